@@ -1,0 +1,1 @@
+"""offgen's Triton kernels, one op per file, and `reference`, their specification in plain torch."""

@@ -1,0 +1,154 @@
+"""The contract between models and devices. Everything that depends on the device stands behind it.
+
+Shapes: T query tokens in the step, R rows, H query heads, G KV heads, D head_dim, E hidden size, V vocabulary.
+A backend is built once with its device, dtype and threads, and holds no state of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionInputs:
+    """Where each query token's keys are. All int32 on the device; the same for every layer of a step.
+
+    slots         [T]      block_ids[position // block_size] * block_size + position % block_size; -1: padding, not written
+    positions     [T]      position of each query token in its row
+    block_tables  [R, max_blocks]   -1 past the end
+    seq_lens      [R]      tokens in the cache once this step's are written
+    cu_seqlens_q  [R + 1]  row r's query tokens are [cu_seqlens_q[r], cu_seqlens_q[r + 1])
+    num_decodes   rows at the END of the batch that have exactly one query token each (chunks come first)
+    """
+
+    slots: torch.Tensor
+    positions: torch.Tensor
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    num_decodes: int
+    max_seq_len: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one layer's attention is, fixed when the model is built."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    sliding_window: int | None = None  # a query sees itself and the window - 1 tokens before it
+    logit_soft_cap: float | None = None
+
+
+class Linear(Protocol):
+    """A weight as the backend packed it."""
+
+    in_features: int
+    out_features: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, in_features] -> [T, out_features]."""
+        ...
+
+
+KVCache = Any  # one layer's storage, made by Backend.allocate_kv; models pass it on unread
+
+
+class Backend(Protocol):
+    """Ops, memory figures, capture. Every op equals its namesake in offgen_kernels.reference within rounding."""
+
+    name: str  # as `--attention-backend` and the report say it
+    device: torch.device
+    dtype: torch.dtype
+
+    # weights
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """Pack weight [out, in] (and quantize it, if the backend was told to). The caller drops the original."""
+        ...
+
+    def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """token_ids [T] -> [T, E]."""
+        ...
+
+    # small ops
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """x [..., E] -> same shape; statistics in float32."""
+        ...
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(rms_norm(x + residual), x + residual). May write into its inputs."""
+        ...
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, 2 * F] as (gate, up) -> silu(gate) * up [T, F]."""
+        ...
+
+    def gelu_and_mul(self, x: torch.Tensor, approximate: str) -> torch.Tensor:
+        """The same with GELU; approximate is `none` or `tanh`."""
+        ...
+
+    def rope_and_write_kv(
+        self,
+        qkv: torch.Tensor,
+        cos_sin: torch.Tensor,
+        kv_cache: KVCache,
+        inputs: AttentionInputs,
+        spec: AttentionSpec,
+        q_norm: torch.Tensor | None = None,
+        k_norm: torch.Tensor | None = None,
+        norm_eps: float = 1e-6,
+    ) -> torch.Tensor:
+        """Split qkv [T, (H + 2G) * D], norm heads if asked, rotate (half-split convention), store k and v at their slots.
+
+        cos_sin [max_positions, rotary_dim] float32: cosines of the rotary_dim/2 frequencies, then sines; indexed by
+        position. rotary_dim < D rotates the first rotary_dim values only; a zero-width table rotates nothing.
+        Returns q [T, H, D].
+        """
+        ...
+
+    def write_kv(self, k: torch.Tensor, v: torch.Tensor, kv_cache: KVCache, inputs: AttentionInputs) -> None:
+        """Store k, v [T, G, D] at inputs.slots (for models that rotate by themselves)."""
+        ...
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        inputs: AttentionInputs,
+        spec: AttentionSpec,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """q [T, H, D] -> [T, H, D]: causal over each row's own keys, this step's included. sinks [H] logits or None."""
+        ...
+
+    # memory
+    def allocate_kv(self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]) -> list[KVCache]:
+        """One cache per layer. Lazily committed where the device allows it."""
+        ...
+
+    def kv_bytes_per_block(self, block_size: int, spec: list[AttentionSpec]) -> int:
+        """Bytes one block takes in all layers together."""
+        ...
+
+    def available_memory_bytes(self) -> int:
+        """What may still be allocated on the device (on CPU: of the machine or its cgroup)."""
+        ...
+
+    # execution
+    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A faster form of `forward` (a CUDA graph); on CPU, `forward` itself."""
+        ...
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps may be launched before the last one's ids are read: 1 on a GPU, 0 on a CPU."""
+        ...
