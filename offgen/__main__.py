@@ -1,0 +1,6 @@
+"""`python -m offgen`."""
+
+from offgen.cli import main
+
+if __name__ == "__main__":
+    main()
