@@ -131,7 +131,9 @@ class Backend(Protocol):
         ...
 
     # memory
-    def allocate_kv(self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]) -> list[KVCache]:
+    def allocate_kv(
+        self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]
+    ) -> list[KVCache]:
         """One cache per layer. Lazily committed where the device allows it."""
         ...
 
