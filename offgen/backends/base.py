@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 
@@ -145,7 +146,25 @@ class Backend(Protocol):
         """What may still be allocated on the device (on CPU: of the machine or its cgroup)."""
         ...
 
+    def kv_budget_bytes(self, utilization: float) -> int:
+        """What the KV pool may take by default, the model being loaded (`utilization`: --gpu-memory-utilization)."""
+        ...
+
+    @property
+    def default_max_num_seqs(self) -> int:
+        """How many rows at once fill the device."""
+        ...
+
+    @property
+    def default_max_num_batched_tokens(self) -> int:
+        """How many tokens in a step reach the device's full rate."""
+        ...
+
     # execution
+    def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A host array as a tensor on the device, without waiting for the copy; on CPU the two may share memory."""
+        ...
+
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A faster form of `forward` (a CUDA graph); on CPU, `forward` itself."""
         ...

@@ -1,0 +1,138 @@
+"""Runs one step: a batch in, sampled token ids out. Knows tensors and seats; knows no queue, no policy, no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from offgen.backends.base import Backend, KVCache
+from offgen.engine.inputs import Seats, StepInputs
+from offgen.engine.tracked import Tracked
+from offgen.models.base import Model
+from offgen.records import TokenLogprob
+from offgen.sampling.sampler import Sampled, Sampler
+from offgen.scheduling.batch import Batch, Chunk
+from offgen.stats.engine import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step sampled, on the host; all lists have one place for each sampled position."""
+
+    request_ids: Sequence[int]
+    token_ids: Sequence[int]
+    non_finite: Sequence[int]  # places whose logits were not finite
+    logprobs: Sequence[TokenLogprob | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step under way."""
+
+    batch: Batch
+    request_ids: Sequence[int]
+    sampled: Sampled | None
+
+    def result(self) -> StepResult:
+        """Wait for the step, and read what it sampled."""
+        if self.sampled is None:
+            return StepResult((), (), (), None)
+        bad = self.sampled.non_finite
+        return StepResult(
+            request_ids=self.request_ids,
+            token_ids=self.sampled.token_ids.tolist(),
+            non_finite=bad.nonzero().flatten().tolist() if bool(bad.any()) else (),
+            logprobs=self.sampled.logprobs,
+        )
+
+
+class ModelRunner:
+    """Owns the seats' tensors, the KV caches and the sampler; one call of `launch` is one forward pass."""
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        kv_caches: list[KVCache],
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        stats: EngineStats,
+    ) -> None:
+        self._model = model
+        self._kv_caches = kv_caches
+        self._seats = Seats(max_num_seqs, -(-max_model_len // block_size), block_size, backend)
+        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device)
+        self._eos_ids = model.config.eos_token_ids
+        self._stats = stats
+        self._forward = backend.capture(model.forward)
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch, tracked: Mapping[int, Tracked]) -> Launched:
+        """Start one step. tracked: the requests of the batch by id."""
+        started = perf_counter()
+        self._seat(batch, tracked)
+        inputs = self._seats.inputs(batch, {c.request_id: _known_ids(tracked[c.request_id]) for c in batch.chunks})
+        moved = self._lap("inputs", started)
+        hidden = self._forward(inputs.token_ids, self._kv_caches, inputs.attention)
+        moved = self._lap("forward", moved)
+        self._read_prompts(batch, tracked, hidden)
+        if not inputs.sample_seats:
+            return Launched(batch, (), None)
+        logits = self._logits(hidden, inputs)
+        moved = self._lap("logits", moved)
+        sampled = self._sampler.sample(logits, inputs.sample_seats)
+        self._seats.advance(inputs.sample_seats, sampled.token_ids)
+        self._lap("sampling", moved)
+        return Launched(batch, inputs.sample_request_ids, sampled)
+
+    def _seat(self, batch: Batch, tracked: Mapping[int, Tracked]) -> None:
+        for seat in batch.left:
+            self._sampler.leave(seat)
+        self._seats.apply(batch)
+        for entry in batch.entered:
+            row = tracked[entry.request_id]
+            self._sampler.enter(
+                entry.seat,
+                row_id=row.prompt.row.row_id,
+                sample_index=row.sample_index,
+                params=row.prompt.params,
+                prompt_ids=row.prompt.token_ids,
+                output_ids=row.request.output_ids,
+                eos_ids=self._eos_ids,
+            )
+
+    def _logits(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+        chosen = hidden[-len(inputs.sample_seats) :] if inputs.sample_indices is None else hidden[inputs.sample_indices]
+        return self._model.compute_logits(chosen)
+
+    def _read_prompts(self, batch: Batch, tracked: Mapping[int, Tracked], hidden: torch.Tensor) -> None:
+        """Log-probabilities of prompt tokens, for the rows that asked for them."""
+        offset = 0
+        for chunk in batch.chunks:
+            row = tracked[chunk.request_id]
+            if row.prompt_logprobs is not None:
+                self._read_prompt(chunk, row, hidden[offset : offset + chunk.length])
+            offset += chunk.length
+
+    def _read_prompt(self, chunk: Chunk, row: Tracked, hidden: torch.Tensor) -> None:
+        prompt_ids, values = row.prompt.token_ids, row.prompt_logprobs
+        first, last = chunk.start + 1, min(chunk.start + chunk.length + 1, len(prompt_ids))
+        if values is None or first >= last:
+            return
+        next_ids = torch.as_tensor(list(prompt_ids[first:last]), dtype=torch.int64, device=hidden.device)
+        logits = self._model.compute_logits(hidden[: last - first])
+        values[first:last] = self._sampler.prompt_logprobs(logits, next_ids, row.prompt.params.prompt_logprobs or 0)
+
+    def _lap(self, name: str, since: float) -> float:
+        now = perf_counter()
+        self._stats.add_span(name, now - since)
+        return now
+
+
+def _known_ids(row: Tracked) -> Sequence[Sequence[int]]:
+    return (row.prompt.token_ids, row.request.output_ids)
