@@ -80,7 +80,9 @@ class Seats:
         self.seq_lens[seats] = seq_lens
 
         token_seats = np.repeat(seats, lengths)
-        slots = self.block_tables[token_seats, positions // self.block_size] * self.block_size + positions % self.block_size
+        slots = (
+            self.block_tables[token_seats, positions // self.block_size] * self.block_size + positions % self.block_size
+        )
         width = int(self.num_blocks[seats].max())
         attention = AttentionInputs(
             slots=self._upload(slots.astype(np.int32, copy=False)),
@@ -108,7 +110,10 @@ class Seats:
         self.last_token_ids[self._upload(np.asarray(seats, dtype=np.int64))] = token_ids
 
     def _token_ids(
-        self, batch: Batch, decode_seats: np.ndarray[tuple[int], np.dtype[np.int64]], known_ids: Mapping[int, Sequence[Ids]]
+        self,
+        batch: Batch,
+        decode_seats: np.ndarray[tuple[int], np.dtype[np.int64]],
+        known_ids: Mapping[int, Sequence[Ids]],
     ) -> torch.Tensor:
         decoded = self.last_token_ids[self._upload(decode_seats)]
         if not batch.chunks:
@@ -117,7 +122,9 @@ class Seats:
         return torch.cat([self._upload(np.concatenate(known).astype(np.int64, copy=False)), decoded])
 
     def _sample_indices(self, chunk_places: Sequence[int], num_tokens: int, num_decodes: int) -> torch.Tensor:
-        places = np.concatenate((np.asarray(chunk_places, dtype=np.int64), np.arange(num_tokens - num_decodes, num_tokens)))
+        places = np.concatenate(
+            (np.asarray(chunk_places, dtype=np.int64), np.arange(num_tokens - num_decodes, num_tokens))
+        )
         return self._upload(places)
 
 

@@ -11,6 +11,7 @@ from offgen.models.base import Model
 
 GIB = 1 << 30
 
+
 @dataclass(frozen=True, slots=True)
 class Sizing:
     """What the engine runs with. `why` has a sentence for each value that was chosen rather than asked for."""
@@ -29,9 +30,14 @@ def plan_memory(model: Model, backend: Backend, options: EngineOptions) -> Sizin
     why: dict[str, str] = {}
     block_bytes = backend.kv_bytes_per_block(options.block_size, model.config.attention)
     max_model_len = _context(model, options, why)
-    max_num_seqs = options.max_num_seqs or _chosen(why, "max_num_seqs", backend.default_max_num_seqs, f"what {backend.name} fills")
+    max_num_seqs = options.max_num_seqs or _chosen(
+        why, "max_num_seqs", backend.default_max_num_seqs, f"what {backend.name} fills"
+    )
     max_num_batched_tokens = options.max_num_batched_tokens or _chosen(
-        why, "max_num_batched_tokens", max(backend.default_max_num_batched_tokens, max_num_seqs), f"what {backend.name} computes at full rate"
+        why,
+        "max_num_batched_tokens",
+        max(backend.default_max_num_batched_tokens, max_num_seqs),
+        f"what {backend.name} computes at full rate",
     )
     num_blocks = _pool(backend, options, block_bytes, max_num_seqs * _blocks(max_model_len, options.block_size), why)
     if num_blocks * options.block_size < max_model_len:
@@ -56,7 +62,8 @@ def _context(model: Model, options: EngineOptions, why: dict[str, str]) -> int:
         return _chosen(why, "max_model_len", limit, "the model's context")
     if options.max_model_len > limit:
         raise UsageError(
-            f"--max-model-len {options.max_model_len}: the model's context is {limit} tokens", hint=f"--max-model-len {limit}"
+            f"--max-model-len {options.max_model_len}: the model's context is {limit} tokens",
+            hint=f"--max-model-len {limit}",
         )
     return options.max_model_len
 

@@ -61,13 +61,14 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        eos_ids: frozenset[int],
         stats: EngineStats,
     ) -> None:
         self._model = model
         self._kv_caches = kv_caches
         self._seats = Seats(max_num_seqs, -(-max_model_len // block_size), block_size, backend)
         self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device)
-        self._eos_ids = model.config.eos_token_ids
+        self._eos_ids = eos_ids
         self._stats = stats
         self._forward = backend.capture(model.forward)
 

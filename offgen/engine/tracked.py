@@ -50,7 +50,9 @@ class Tracked:
         return RequestStats(
             queue_s=_since(request.scheduled_s, request.arrived_s),
             ttft_s=_since(first, request.arrived_s),
-            tpot_s=(last - first) / (num_tokens - 1) if first is not None and last is not None and num_tokens > 1 else None,
+            tpot_s=(last - first) / (num_tokens - 1)
+            if first is not None and last is not None and num_tokens > 1
+            else None,
             e2e_s=_since(last, request.arrived_s),
             cached_tokens=request.num_cached_tokens,
             num_preemptions=request.num_preemptions,

@@ -1,0 +1,80 @@
+"""Opens an engine: device, model, memory plan, scheduler, in that order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from offgen.backends import open_backend
+from offgen.engine.engine import Engine
+from offgen.engine.kv_cache import Sizing, plan_memory
+from offgen.engine.model_runner import ModelRunner
+from offgen.engine.options import EngineOptions
+from offgen.models import load_model
+from offgen.scheduling.scheduler import Scheduler, SchedulerConfig
+from offgen.stats.engine import EngineStats
+
+
+def open_engine(folder: Path, options: EngineOptions, *, eos_ids: frozenset[int] | None = None) -> Engine:
+    """Load the model in `folder` (Hugging Face layout) and make it ready to generate.
+
+    eos_ids   the ids that end a completion, where the tokenizer knows more of them than the model's own files
+
+    Raises UsageError for a model or options that this machine cannot run.
+    """
+    backend = open_backend(
+        options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        quantization=options.quantization,
+        kv_cache_dtype=options.kv_cache_dtype,
+        attention_backend=options.attention_backend,
+        batch_invariant=options.batch_invariant,
+    )
+    model = load_model(folder, backend, load_format=options.load_format, model_impl=options.model_impl)
+    eos_ids = model.config.eos_token_ids if eos_ids is None else eos_ids
+    sizing = plan_memory(model, backend, options)
+    stats = EngineStats(kv_blocks=sizing.num_blocks)
+    kv_caches = backend.allocate_kv(
+        model.config.num_layers, sizing.num_blocks, sizing.block_size, list(model.config.attention)
+    )
+    runner = ModelRunner(
+        model,
+        backend,
+        kv_caches,
+        max_num_seqs=sizing.max_num_seqs,
+        max_model_len=sizing.max_model_len,
+        block_size=sizing.block_size,
+        eos_ids=eos_ids,
+        stats=stats,
+    )
+    return Engine(
+        runner=runner,
+        scheduler=Scheduler(_scheduling(sizing, options, backend.steps_ahead)),
+        backend=backend,
+        sizing=sizing,
+        eos_ids=eos_ids,
+        stats=stats,
+        about={
+            "device": str(backend.device),
+            "backend": backend.name,
+            "dtype": str(backend.dtype).removeprefix("torch."),
+            "quantization": options.quantization,
+            "architecture": model.config.architecture,
+            "weight_bytes": model.weight_bytes,
+        },
+    )
+
+
+def _scheduling(sizing: Sizing, options: EngineOptions, steps_ahead: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_seqs=sizing.max_num_seqs,
+        max_num_batched_tokens=sizing.max_num_batched_tokens,
+        max_model_len=sizing.max_model_len,
+        block_size=sizing.block_size,
+        num_blocks=sizing.num_blocks,
+        prefix_caching=options.prefix_caching,
+        chunked_prefill=options.chunked_prefill,
+        batching=options.batching,
+        order_policy=options.order_policy,
+        steps_ahead=steps_ahead,
+    )
