@@ -1,4 +1,4 @@
-"""The loop: prompts in, completions out in finishing order. Knows rows only as requests; knows neither text nor files."""
+"""The loop: prompts in, completions out in finishing order. Knows rows as requests; knows neither text nor files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Turns a plan into tensors. Knows seats, positions and slots; knows neither text nor policy.
 
-Each running row sits on a seat. Its block table, length and last sampled token stay in arrays indexed by seat, so that a
-step applies only what changed and gathers the rest without a loop over rows.
+Each running row sits on a seat. Its block table, length and last sampled token stay in arrays indexed by seat, so that
+a step applies only what changed and gathers the rest without a loop over rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepInputs:
 
 
 class Seats:
-    """What the rows that run have on the host: block tables, lengths, last tokens. Written by `apply` and `advance` only."""
+    """What the rows that run have: block tables, lengths, last tokens. Written by `apply`, `inputs` and `advance`."""
 
     def __init__(self, max_num_seqs: int, max_blocks_per_row: int, block_size: int, backend: Backend) -> None:
         self.block_size = block_size
