@@ -1,6 +1,8 @@
 """`python -m offgen`."""
 
+import sys
+
 from offgen.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
