@@ -1,0 +1,1 @@
+"""End-to-end workloads, runners for peers, and the results they gave."""
