@@ -1,0 +1,134 @@
+"""The rows that decode: they advance together, one token a tick. Knows clocks and lists; knows no pool.
+
+A tick costs the same for one row and for a thousand: what happens to a row, and when, is written in a calendar as soon
+as it is known (its next block, its last token), and the lists that a batch shows are copied only when rows came or went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from offgen.scheduling.request import Request
+
+
+def ignore_id(token_id: int) -> None:
+    """Takes the id of a row that had ended before it was known."""
+
+
+@dataclass(slots=True)
+class DecodeLists:
+    """The decode rows of one batch, in parallel lists; shared by batches between which nothing changed."""
+
+    requests: list[Request] = field(default_factory=list)
+    seats: list[int] = field(default_factory=list)
+    request_ids: list[int] = field(default_factory=list)
+    takers: list[Callable[[int], None]] = field(default_factory=list)  # each row's output_ids.append, or ignore_id
+    stop_ids: frozenset[int] = frozenset()  # of all rows: ids that need a closer look
+
+    def copy(self, stop_ids: frozenset[int]) -> DecodeLists:
+        return DecodeLists(self.requests[:], self.seats[:], self.request_ids[:], self.takers[:], stop_ids)
+
+    def silence(self, request: Request) -> bool:
+        """Ignore the row's id in this batch; False if it is not in it."""
+        try:
+            self.takers[self.requests.index(request)] = ignore_id
+        except ValueError:
+            return False
+        return True
+
+
+class DecodeSet:
+    """Writer of Request.decode_index, grow_tick and end_tick."""
+
+    def __init__(self, block_size: int) -> None:
+        self.tick = 0
+        self._block_size = block_size
+        self._rows = DecodeLists()
+        self._shown: DecodeLists | None = None
+        self._growing: dict[int, list[Request]] = {}
+        self._ending: dict[int, list[Request]] = {}
+        self._stop_sets: dict[frozenset[int], int] = {}
+        self._stop_ids: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._rows.requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._rows.requests)
+
+    def lists(self) -> DecodeLists:
+        """The rows as they stand; the same object as long as no row came or went."""
+        if self._shown is None:
+            self._shown = self._rows.copy(self._stop_ids)
+        return self._shown
+
+    def join(self, request: Request, *, num_tokens: int, max_length: int) -> None:
+        """From the next tick on the row makes one token a tick. `num_tokens` counts the one it is making now."""
+        rows = self._rows
+        request.decode_index = len(rows.requests)
+        rows.requests.append(request)
+        rows.seats.append(request.seat)
+        rows.request_ids.append(request.request_id)
+        rows.takers.append(request.output_ids.append if not request.is_finished else ignore_id)
+        self._shown = None
+        self.set_end(request, self.tick + max_length - num_tokens)
+        # tick + k computes position num_tokens + k - 2; the first position without a block is block_size * held
+        self._set_growth(request, self.tick + len(request.block_ids) * self._block_size - num_tokens + 2)
+        if request.stop_ids:
+            count = self._stop_sets.get(request.stop_ids, 0)
+            self._stop_sets[request.stop_ids] = count + 1
+            if not count:
+                self._stop_ids |= request.stop_ids
+
+    def leave(self, request: Request) -> None:
+        """The row is in no later batch."""
+        rows, index = self._rows, request.decode_index
+        last = rows.requests[-1]
+        for parallel in (rows.requests, rows.seats, rows.request_ids, rows.takers):
+            parallel[index] = parallel[-1]  # type: ignore[index]
+            parallel.pop()
+        last.decode_index = index
+        request.decode_index = request.grow_tick = request.end_tick = -1
+        self._shown = None
+        if request.stop_ids:
+            self._stop_sets[request.stop_ids] -= 1
+            if not self._stop_sets[request.stop_ids]:
+                del self._stop_sets[request.stop_ids]
+                self._stop_ids = frozenset().union(*self._stop_sets)
+
+    def mute(self, request: Request) -> None:
+        """The row stays and is computed, but its ids from the next batch on are ignored."""
+        self._rows.takers[request.decode_index] = ignore_id
+        self._shown = None
+
+    def set_end(self, request: Request, tick: int) -> None:
+        request.end_tick = tick
+        self._ending.setdefault(tick, []).append(request)
+
+    def advance(self) -> list[Request]:
+        """Start the next tick; returns the rows that need a block in it, oldest first."""
+        self.tick += 1
+        due = self._growing.pop(self.tick, None)
+        if due is None:
+            return []
+        grown = {request.admission: request for request in due if request.grow_tick == self.tick}
+        return [grown[admission] for admission in sorted(grown)]
+
+    def grew(self, request: Request) -> None:
+        """The row got its block."""
+        self._set_growth(request, self.tick + self._block_size)
+
+    def take_ending(self) -> list[Request]:
+        """The rows whose last token this tick makes."""
+        due = self._ending.pop(self.tick, None)
+        if due is None:
+            return []
+        return list({id(request): request for request in due if request.end_tick == self.tick}.values())
+
+    def _set_growth(self, request: Request, tick: int) -> None:
+        if tick > request.end_tick:
+            request.grow_tick = -1
+            return
+        request.grow_tick = tick
+        self._growing.setdefault(tick, []).append(request)
