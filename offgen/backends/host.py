@@ -13,6 +13,8 @@ from pathlib import Path
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
+MAX_POOL_BYTES = 4 << 30  # beyond this, more rows at once gain nothing on a CPU
+
 
 def available_memory_bytes(*, proc: Path = PROC, cgroup_root: Path = CGROUP_ROOT) -> int:
     """What may still be allocated: the smallest of the machine's free memory and of every enclosing cgroup's room."""
@@ -36,6 +38,11 @@ def available_cpus(*, proc: Path = PROC, cgroup_root: Path = CGROUP_ROOT) -> int
         if quota is not None:
             cpus = min(cpus, max(1, math.ceil(quota)))
     return cpus
+
+
+def kv_budget_bytes() -> int:
+    """What the KV pool may take by default: half of what is left, and no more than rows that run at once can use."""
+    return min(MAX_POOL_BYTES, available_memory_bytes() // 2)
 
 
 def _machine_available_bytes(proc: Path) -> int:

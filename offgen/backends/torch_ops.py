@@ -1,4 +1,4 @@
-"""The plain-torch backend: every op is its reference. Any device, no speed; the oracle that the fast ones are tested against."""
+"""The plain-torch backend: every op is its reference. Any device, no speed; what the fast ones are tested against."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from offgen_kernels import reference
 
 from offgen.backends.base import AttentionInputs, AttentionSpec, KVCache, Linear
-from offgen.backends.host import available_memory_bytes
+from offgen.backends.host import available_memory_bytes, kv_budget_bytes
 from offgen.errors import UsageError
 
 KV_DTYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
@@ -63,8 +64,8 @@ class TorchBackend:
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         kind = TorchInt8Linear if self._is_quantized else TorchLinear
-        place = {"device": self.device, "dtype": self.dtype}
-        return kind(weight.to(**place), None if bias is None else bias.to(**place))
+        bias = None if bias is None else bias.to(self.device, self.dtype)
+        return kind(weight.to(self.device, self.dtype), bias)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.embedding(token_ids, weight)
@@ -95,7 +96,7 @@ class TorchBackend:
         norm_eps: float = 1e-6,
     ) -> torch.Tensor:
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
-        q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        q, k, v = torch.split(heads, [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
         q = q if q_norm is None else reference.rms_norm(q, q_norm, norm_eps)
         k = k if k_norm is None else reference.rms_norm(k, k_norm, norm_eps)
         self.write_kv(reference.rope(k, inputs.positions, cos_sin), v, kv_cache, inputs)
@@ -146,6 +147,27 @@ class TorchBackend:
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info(self.device)[0]
         return available_memory_bytes()
+
+    def kv_budget_bytes(self, utilization: float) -> int:
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            return max(0, int(free - (1.0 - utilization) * total))
+        return kv_budget_bytes()
+
+    @property
+    def default_max_num_seqs(self) -> int:
+        return 128
+
+    @property
+    def default_max_num_batched_tokens(self) -> int:
+        return 512
+
+    def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    @property
+    def steps_ahead(self) -> int:
+        return 0
 
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward

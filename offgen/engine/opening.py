@@ -10,7 +10,8 @@ from offgen.engine.kv_cache import Sizing, plan_memory
 from offgen.engine.model_runner import ModelRunner
 from offgen.engine.options import EngineOptions
 from offgen.models import load_model
-from offgen.scheduling.scheduler import Scheduler, SchedulerConfig
+from offgen.scheduling.config import SchedulerConfig
+from offgen.scheduling.scheduler import Scheduler
 from offgen.stats.engine import EngineStats
 
 
