@@ -165,10 +165,6 @@ class TorchBackend:
     def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    @property
-    def steps_ahead(self) -> int:
-        return 0
-
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward
 

@@ -151,12 +151,13 @@ class Engine:
         started = perf_counter()
         result = launched.result()
         waited = self._lap("sampling", started)
+        # a row that has ended may still be computed: static batches, steps launched ahead
+        self.stats.sampled_tokens += sum(map(self._tracked.__contains__, result.request_ids))
         endings = self._endings(result)
         waited = self._lap("detokenise", waited)
         finished = self._scheduler.update(launched.batch, result.token_ids, endings)
         self._lap("scheduler", waited)
         self.stats.sampling_steps += bool(result.token_ids)
-        self.stats.sampled_tokens += len(result.token_ids)
         for request in finished:
             yield self._complete(request)
 

@@ -81,6 +81,11 @@ def greedy(oracle: LlamaForCausalLM, prompt: Prompt) -> list[int]:
     limit = min(prompt.params.max_tokens, CONTEXT - len(prompt.token_ids))
     ids = torch.tensor([list(prompt.token_ids)])
     out = oracle.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=limit, do_sample=False, pad_token_id=0, eos_token_id=EOS
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=limit,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=EOS,
     )
     return [int(t) for t in out[0, ids.shape[1] :]]

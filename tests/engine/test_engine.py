@@ -71,7 +71,9 @@ def test_preempted_rows_come_out_as_if_nothing_had_happened(
 def test_samples_depend_on_row_and_seed_alone(engine_of: EngineOf) -> None:
     def rows(n: int = 1) -> list[Prompt]:
         return [
-            prompt_of(p.row.row_id, list(p.token_ids), temperature=0.9, top_p=0.95, top_k=40, seed=7, n=n, max_tokens=12)
+            prompt_of(
+                p.row.row_id, list(p.token_ids), temperature=0.9, top_p=0.95, top_k=40, seed=7, n=n, max_tokens=12
+            )
             for p in random_prompts(12, seed=3)
         ]
 
@@ -121,7 +123,9 @@ def test_the_context_and_max_tokens_are_told_apart(engine_of: EngineOf) -> None:
 
 def test_log_probabilities_are_those_of_the_model(engine_of: EngineOf, oracle: Any) -> None:
     shared = [11] * 40
-    rows = [prompt_of(i, [*shared, i + 3], max_tokens=5, logprobs=3, prompt_logprobs=2, ignore_eos=True) for i in range(3)]
+    rows = [
+        prompt_of(i, [*shared, i + 3], max_tokens=5, logprobs=3, prompt_logprobs=2, ignore_eos=True) for i in range(3)
+    ]
     for options in ({}, {"max_num_batched_tokens": 9}):
         for completion in engine_of(**options).generate(rows):
             prompt_ids = [*shared, completion.row.row_id + 3]
@@ -192,6 +196,11 @@ def test_static_batching_wastes_the_places_of_finished_rows(engine_of: EngineOf)
 def test_latencies_are_in_order(engine_of: EngineOf) -> None:
     for completion in engine_of(max_num_seqs=2).generate(random_prompts(6, max_tokens=3, ignore_eos=True)):
         stats = completion.stats
-        assert stats.queue_s is not None and stats.ttft_s is not None and stats.e2e_s is not None and stats.tpot_s is not None
+        assert (
+            stats.queue_s is not None
+            and stats.ttft_s is not None
+            and stats.e2e_s is not None
+            and stats.tpot_s is not None
+        )
         assert 0 <= stats.queue_s <= stats.ttft_s <= stats.e2e_s
         assert stats.tpot_s == pytest.approx((stats.e2e_s - stats.ttft_s) / 2)
