@@ -86,7 +86,7 @@ def _sentencepiece(file: GGUFFile) -> Any:
 
 
 def _merges_of(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way to make a token of two others, best token first: sentencepiece's choice by score as a list of merges."""
+    """Every way to make a token of two others, best token first: sentencepiece's choices as a list."""
     ids = {token: index for index, token in enumerate(tokens)}
     found = []
     for index, token in enumerate(tokens):
