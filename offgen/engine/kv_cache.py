@@ -28,7 +28,7 @@ class Sizing:
 def plan_memory(model: Model, backend: Backend, options: EngineOptions) -> Sizing:
     """Size the KV pool and the step. Raises UsageError where the options leave no room for a single token."""
     why: dict[str, str] = {}
-    block_bytes = backend.kv_bytes_per_block(options.block_size, model.config.attention)
+    block_bytes = backend.kv_bytes_per_block(options.block_size, list(model.config.attention))
     max_model_len = _context(model, options, why)
     max_num_seqs = options.max_num_seqs or _chosen(
         why, "max_num_seqs", backend.default_max_num_seqs, f"what {backend.name} fills"

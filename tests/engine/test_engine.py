@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import CONTEXT, greedy, outputs, prompt_of, random_prompts  # noqa: E402
-
-from offgen.engine import Engine, EngineOptions, open_engine  # noqa: E402
-from offgen.records import Prompt, RowError  # noqa: E402
+from offgen.engine import Engine, EngineOptions, open_engine
+from offgen.records import Prompt, RowError
+from tests.engine.tiny import CONTEXT, greedy, outputs, prompt_of, random_prompts
 
 EngineOf = Callable[..., Engine]
 
@@ -180,7 +177,7 @@ def test_rows_that_share_a_prefix_compute_it_once(engine_of: EngineOf) -> None:
     done = list(engine.generate(rows))
     assert sum(c.stats.cached_tokens for c in done) == 7 * 64
     assert engine.stats.prefill_tokens == 64 + 8
-    assert outputs(iter(done)) == outputs(engine_of(prefix_caching=False).generate(rows))
+    assert outputs(done) == outputs(engine_of(prefix_caching=False).generate(rows))
 
 
 def test_static_batching_wastes_the_places_of_finished_rows(engine_of: EngineOf) -> None:
