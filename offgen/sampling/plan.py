@@ -1,0 +1,103 @@
+"""What a step's sampling must do, row by row: made once for a set of seats, and kept while nobody enters or leaves.
+
+Knows parameters, as Python values; knows no logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from offgen.sampling.masks import has_long_bad_words
+from offgen.sampling.params import SamplingParams
+from offgen.sampling.penalties import has_penalty
+
+
+@dataclass(slots=True)
+class SeatState:
+    """One seat's sample. `num_outputs` is written by the sampler alone."""
+
+    params: SamplingParams
+    key: int  # its stream of random numbers
+    end_ids: tuple[int, ...]  # EOS and stop ids: masked until min_tokens
+    num_outputs: int
+    is_greedy: bool = field(init=False)
+    has_penalty: bool = field(init=False)
+    needs_history: bool = field(init=False)
+    is_edited: bool = field(init=False)  # its logits are changed in every step
+
+    def __post_init__(self) -> None:
+        params = self.params
+        self.is_greedy = params.is_greedy
+        self.has_penalty = has_penalty(params)
+        self.needs_history = self.has_penalty or has_long_bad_words(params)
+        self.is_edited = self.has_penalty or bool(params.logit_bias) or bool(params.bad_words_token_ids)
+
+    @property
+    def num_held_back(self) -> int:
+        """Steps for which it may not end yet."""
+        return max(0, self.params.min_tokens - self.num_outputs) if self.end_ids else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One operation of a step: the rows it works on and their seats."""
+
+    rows: Sequence[int]
+    seats: Sequence[int]
+    params: Sequence[SamplingParams]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The rows of a step, sorted by what they need.
+
+    worked     rows of the batch that are edited or sampled: copied into a table of their own, which the rules refer to
+    drawn      rows of that table that are sampled; the rules top_k, top_p and min_p count within *these*
+    logprobs   rows of the batch that want log-probabilities
+    num_steps  how often the plan may be used before a row reaches its min_tokens
+    """
+
+    seats: tuple[int, ...]
+    states: list[SeatState]
+    worked: list[int]
+    drawn: list[int]
+    penalized: Rule
+    biased: Rule
+    worded: Rule
+    held_back: Rule
+    top_k: Rule
+    top_p: Rule
+    min_p: Rule
+    logprobs: list[int]
+    remembered: list[int]  # rows of the batch whose sampled id goes into the history
+    num_steps: int
+
+
+def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int) -> Plan:
+    worked = [row for row, one in enumerate(states) if one.is_edited or not one.is_greedy or one.num_held_back > 0]
+    table = [(seats[row], states[row]) for row in worked]
+    drawn = [row for row, (_, one) in enumerate(table) if not one.is_greedy]
+    draws = [table[row] for row in drawn]
+    waits = [one.num_held_back for one in states if one.num_held_back > 0]
+    return Plan(
+        seats=tuple(seats),
+        states=list(states),
+        worked=worked,
+        drawn=drawn,
+        penalized=_rule(table, [one.has_penalty for _, one in table]),
+        biased=_rule(table, [bool(one.params.logit_bias) for _, one in table]),
+        worded=_rule(table, [bool(one.params.bad_words_token_ids) for _, one in table]),
+        held_back=_rule(table, [one.num_held_back > 0 for _, one in table]),
+        top_k=_rule(draws, [0 < one.params.top_k < vocab_size for _, one in draws]),
+        top_p=_rule(draws, [one.params.top_p < 1.0 for _, one in draws]),
+        min_p=_rule(draws, [one.params.min_p > 0.0 for _, one in draws]),
+        logprobs=[row for row, one in enumerate(states) if one.params.logprobs is not None],
+        remembered=[row for row, one in enumerate(states) if one.needs_history],
+        num_steps=min(waits, default=1 << 62),
+    )
+
+
+def _rule(table: Sequence[tuple[int, SeatState]], applies: Sequence[bool]) -> Rule:
+    rows = [row for row, one in enumerate(applies) if one]
+    return Rule(rows, [table[row][0] for row in rows], [table[row][1].params for row in rows])

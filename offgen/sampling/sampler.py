@@ -1,0 +1,183 @@
+"""From logits to token ids, for all rows of a step at once, each by its own parameters.
+
+In this order: penalties, bias and bad words, temperature, top-k, top-p, min-p, draw. Every operation works along a
+row, in an order that the row alone decides, so its token does not depend on its neighbours. State belongs to a seat,
+from `enter` to `leave`. Knows no model and no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from offgen.records import TokenLogprob
+from offgen.sampling import masks
+from offgen.sampling.blockwise import argmax, block_maxima, padded_width
+from offgen.sampling.draw import draw
+from offgen.sampling.filters import keep_min_p, keep_top_k, keep_top_p
+from offgen.sampling.history import History
+from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
+from offgen.sampling.params import SamplingParams
+from offgen.sampling.penalties import Penalties
+from offgen.sampling.plan import Plan, SeatState, make_plan
+from offgen.sampling.rng import stream_key, uniforms
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One step's result, still on the device; reading `logprobs` waits for it.
+
+    token_ids   [S]   int64; 0 where non_finite
+    non_finite  [S]   bool: the row's logits held NaN or +inf, or nothing but -inf: it cannot go on
+    """
+
+    token_ids: torch.Tensor
+    non_finite: torch.Tensor
+    raw: RawLogprobs | None = None
+    raw_rows: Sequence[int] = ()
+    raw_num_top: Sequence[int] = ()
+
+    @property
+    def logprobs(self) -> list[TokenLogprob | None] | None:
+        """One place per row, None for rows that did not ask; None if no row did."""
+        if self.raw is None:
+            return None
+        result: list[TokenLogprob | None] = [None] * self.token_ids.shape[0]
+        for row, one in zip(self.raw_rows, self.raw.read(self.raw_num_top), strict=True):
+            result[row] = one
+        return result
+
+
+class Sampler:
+    """Owns the sampling state of every seat. All rows of a call must sit on seats that entered."""
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._states: list[SeatState | None] = [None] * max_num_seqs
+        self._history = History(device)
+        self._penalties = Penalties(vocab_size, self._history, device)
+        self._plan: Plan | None = None
+        self._plan_steps = 0
+
+    def enter(
+        self,
+        seat: int,
+        *,
+        row_id: int,
+        sample_index: int,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        eos_ids: Collection[int],
+    ) -> None:
+        """Seat one sample. output_ids: what it has already (after a preemption or a resume)."""
+        self.leave(seat)
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
+        state = SeatState(
+            params=params,
+            key=stream_key(params.seed, row_id, sample_index),
+            end_ids=tuple(sorted(one for one in ends if 0 <= one < self._vocab_size)),
+            num_outputs=len(output_ids),
+        )
+        self._states[seat] = state
+        if state.needs_history:
+            self._history.enter(seat, prompt_ids, output_ids)
+            self._penalties.enter(seat, params, output_ids)
+
+    def leave(self, seat: int) -> None:
+        """Forget the seat's sample, if there is one."""
+        self._states[seat] = None
+        self._history.leave(seat)
+        self._penalties.leave(seat)
+        self._plan = None
+
+    @torch.inference_mode()
+    def sample(self, logits: torch.Tensor, seats: Sequence[int]) -> Sampled:
+        """Sample one token for each row, and count it to its seat.
+
+        logits  [S, V]   float32, left as they are
+        seats   [S]      the rows' seats, each once
+        """
+        plan = self._plan_for(seats)
+        maxima = block_maxima(logits)
+        non_finite = ~maxima.amax(-1).isfinite()  # NaN and +inf win every maximum; -inf only when alone
+        token_ids = argmax(logits, maxima)
+        if plan.worked:
+            chosen, stuck = self._work(logits, plan)
+            index = torch.tensor(plan.worked, device=logits.device)
+            token_ids[index] = chosen
+            non_finite[index] |= stuck
+        token_ids = token_ids.masked_fill_(non_finite, 0)
+        self._advance(plan, token_ids)
+        if not plan.logprobs:
+            return Sampled(token_ids, non_finite)
+        wanted = [plan.states[row].params.logprobs or 0 for row in plan.logprobs]
+        index = torch.tensor(plan.logprobs, device=logits.device)
+        raw = raw_logprobs(logits[index], token_ids[index], max(wanted))
+        return Sampled(token_ids, non_finite, raw, plan.logprobs, wanted)
+
+    @torch.inference_mode()
+    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, k: int) -> list[TokenLogprob]:
+        """logits [T, V] after each prompt token, next_ids [T] the prompt token that follows it."""
+        return raw_logprobs(logits, next_ids, k).read([k] * logits.shape[0])
+
+    def _plan_for(self, seats: Sequence[int]) -> Plan:
+        if self._plan is None or self._plan_steps >= self._plan.num_steps or self._plan.seats != tuple(seats):
+            states = [state for state in (self._states[seat] for seat in seats) if state is not None]
+            assert len(states) == len(seats), "a row without a seat"
+            self._plan, self._plan_steps = make_plan(seats, states, self._vocab_size), 0
+        return self._plan
+
+    def _work(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Edit and draw. Returns the chosen ids of plan.worked, and which of them have no column left."""
+        width = logits.shape[1]
+        table = torch.full((len(plan.worked), padded_width(width)), -torch.inf, device=logits.device)
+        table[:, :width] = logits[torch.tensor(plan.worked, device=logits.device)]
+        self._edit(table, plan)
+        maxima = block_maxima(table)
+        peaks = maxima.amax(-1)
+        chosen = argmax(table, maxima)
+        if plan.drawn:
+            index = torch.tensor(plan.drawn, device=logits.device)
+            is_all = len(plan.drawn) == len(plan.worked)
+            chosen[index] = self._draw(table if is_all else table[index], peaks[index], plan)
+        return chosen, peaks == -torch.inf
+
+    def _edit(self, table: torch.Tensor, plan: Plan) -> None:
+        if plan.penalized.rows:
+            self._penalties.apply(table, plan.penalized.rows, plan.penalized.seats, plan.penalized.params)
+        if plan.biased.rows:
+            masks.add_bias(table, plan.biased.rows, plan.biased.params)
+        if plan.worded.rows:
+            masks.mask_bad_words(table, plan.worded.rows, plan.worded.seats, plan.worded.params, self._history)
+        if plan.held_back.rows:
+            states = (self._states[seat] for seat in plan.held_back.seats)
+            masks.mask_ids(table, plan.held_back.rows, [state.end_ids for state in states if state is not None])
+
+    def _draw(self, table: torch.Tensor, peaks: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """table [D, V]: the rows of plan.drawn, used up; peaks [D] their maxima."""
+        states = [plan.states[plan.worked[row]] for row in plan.drawn]
+        if plan.top_k.rows:
+            keep_top_k(table, plan.top_k.rows, [one.top_k for one in plan.top_k.params])
+        temperatures = torch.tensor([one.params.temperature for one in states], dtype=table.dtype, device=table.device)
+        weights = table.sub_(peaks[:, None]).div_(temperatures[:, None]).exp_()
+        if plan.top_p.rows:
+            keep_top_p(weights, plan.top_p.rows, [one.top_p for one in plan.top_p.params])
+        if plan.min_p.rows:
+            keep_min_p(weights, plan.min_p.rows, [one.min_p for one in plan.min_p.params])
+        keys = torch.tensor([one.key for one in states], device=table.device)
+        positions = torch.tensor([one.num_outputs for one in states], device=table.device)
+        return draw(weights, uniforms(keys, positions))
+
+    def _advance(self, plan: Plan, token_ids: torch.Tensor) -> None:
+        self._plan_steps += 1
+        for state in plan.states:
+            state.num_outputs += 1
+        if plan.remembered:
+            seats = [plan.seats[row] for row in plan.remembered]
+            ids = token_ids[torch.tensor(plan.remembered, device=token_ids.device)]
+            self._history.append(seats, ids)
+            self._penalties.append(seats, ids)
