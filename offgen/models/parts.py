@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from offgen.backends.base import AttentionSpec, Backend
+from offgen.errors import UsageError
 from offgen.models.builder import Builder, NotNative
 from offgen.models.config import ModelConfig
 from offgen.models.layers import Activation, Attention, Decoder, GatedMLP, Layer, Norm
 from offgen.models.rope import RopeConfig
 
 EMBEDDING = "model.embed_tokens.weight"
+
+
+def layer_types(b: Builder) -> list[str]:
+    """config.json's `layer_types`, one per layer. NotNative for a kind other than full and sliding attention."""
+    kinds = b.config["layer_types"]
+    if not isinstance(kinds, list) or len(kinds) != b.config.integer("num_hidden_layers"):
+        raise UsageError("config.json: `layer_types` must name one kind for each of `num_hidden_layers`")
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise NotNative(f"the layer type `{kind}`")
+    return kinds
 
 
 def activation(backend: Backend, name: str) -> Activation:

@@ -125,7 +125,7 @@ def frequencies(rope: RopeConfig, *, length: int | None = None) -> Frequencies:
 
 
 def rope_limit(rope: RopeConfig) -> tuple[int, str | None]:
-    """The longest context in which the rotation is the same for rows of any length, and why it ends there, if it does."""
+    """The longest context in which the rotation is the same for rows of all lengths, and why it ends there."""
     if rope.rope_type == "longrope" and rope.original_length < rope.max_position_embeddings:
         return rope.original_length, (
             f"longrope rotates rows of up to {rope.original_length} tokens by other factors than longer rows, and "

@@ -47,6 +47,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral window": ("Mistral", {"sliding_window": 7}),
     "mistral no window": ("Mistral", {"sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2 windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+    "qwen2 window without flag": ("Qwen2", {"use_sliding_window": False, "sliding_window": 6, "max_window_layers": 1}),
+    "qwen2 layer types": (
+        "Qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3 biases tied": ("Qwen3", {"head_dim": 8, "attention_bias": True, "tie_word_embeddings": True}),
 }
 
 
