@@ -1,0 +1,63 @@
+"""Where there is no GPU, kernels run as Python on CPU tensors: TRITON_INTERPRET is set before triton is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HAS_GPU = Path("/dev/nvidiactl").exists()
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch  # noqa: E402
+
+
+@dataclass
+class Paged:
+    """Rows of keys and values scattered over a NaN-filled pool, and the same in reference.py's layout."""
+
+    kv: torch.Tensor  # [2, num_blocks, block_size, G, D]
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda" if HAS_GPU else "cpu")
+
+
+@pytest.fixture
+def make_paged(device: torch.device) -> Callable[..., Paged]:
+    def make(
+        seq_lens: list[int],
+        *,
+        num_kv_heads: int,
+        head_dim: int,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        heads_first: bool = False,
+        seed: int = 0,
+    ) -> Paged:
+        generator = torch.Generator().manual_seed(seed)
+        counts = [-(-n // block_size) for n in seq_lens]
+        num_blocks = sum(counts) + 2
+        shape = (2, num_blocks, block_size, num_kv_heads, head_dim)
+        kv = torch.full(shape, float("nan"), dtype=dtype)
+        ids = torch.randperm(num_blocks, generator=generator).to(torch.int32)
+        tables = torch.full((len(seq_lens), max(counts, default=0) + 1), -1, dtype=torch.int32)
+        used = 0
+        for row, (length, count) in enumerate(zip(seq_lens, counts, strict=True)):
+            tables[row, :count] = ids[used : used + count]
+            used += count
+            for token in range(length):
+                block, slot = int(tables[row, token // block_size]), token % block_size
+                kv[:, block, slot] = torch.randn(2, num_kv_heads, head_dim, generator=generator).to(dtype)
+        if heads_first:
+            kv = kv.transpose(2, 3).contiguous().transpose(2, 3)
+        return Paged(kv.to(device), tables.to(device), torch.tensor(seq_lens, dtype=torch.int32, device=device))
+
+    return make
