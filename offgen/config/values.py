@@ -101,7 +101,7 @@ def text(value: Any) -> str:
     except (OSError, UnicodeDecodeError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise ValueError(
-            f"file {_shown(value[1:])} cannot be read: {reason} (write @@… for a text that starts with @)"
+            f"file `{value[1:]}` cannot be read: {reason} (write @@… for a text that starts with @)"
         ) from problem
     return content.removesuffix("\n").removesuffix("\r")
 
