@@ -37,6 +37,8 @@ def main() -> None:
             *PACKAGES[name],
         ]
         done = subprocess.run(command, check=False)
+        # text models need none, and a torchvision built for another torch breaks transformers' import
+        subprocess.run([*command[:3], "uninstall", "--quiet", "--yes", "torchvision"], check=False)
         print(f"{name}: {'ready' if done.returncode == 0 else 'failed'} ({HOME / name})")
 
 
