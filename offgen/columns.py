@@ -8,7 +8,7 @@ Pure pyarrow. Knows no file format. Readers use it to join files, writers to rew
     lists, structs  element by element; a struct is the union of its fields
     anything else   JSON text: each value is replaced by its JSON, so that 1 is `1` and "x" is `"x"`
 
-A column is JSON text as a whole: once its field carries the mark `JSON_TEXT`, every part of it is encoded. A null stays null.
+A column is JSON text as a whole: once its field carries the mark `JSON_TEXT`, every part of it is encoded. Nulls stay.
 """
 
 from __future__ import annotations
@@ -218,11 +218,12 @@ def conform(data: _Data, schema: pa.Schema) -> _Data:
         if index < 0:
             columns.append(pa.nulls(data.num_rows, field.type))
             continue
-        columns.append(_conform_column(data.column(index), data.schema.field(index), field))
+        columns.append(conform_column(data.column(index), data.schema.field(index), field))
     return type(data).from_arrays(columns, schema=schema)
 
 
-def _conform_column(column: pa.Array, source: pa.Field, target: pa.Field) -> pa.Array:
+def conform_column(column: pa.Array, source: pa.Field, target: pa.Field) -> pa.Array:
+    """One column, of the field `source`, as the field `target`."""
     if is_json_text(target) and not is_json_text(source):
         return encode_array(column)
     if column.type.equals(target.type):
