@@ -51,7 +51,7 @@ class BlockManager:
             extend_hashes(request.block_hashes, request.token_ids(start, stop), size, request.cache_salt)
 
     def find_cached(self, request: Request) -> list[int]:
-        """Live or cached blocks that already hold the request's first tokens; its last known token is never among them."""
+        """Live or cached blocks that hold the request's first tokens; its last known token is never among them."""
         if self.cache is None or not request.reads_cache:
             return []
         return self.cache.lookup(request.block_hashes, (request.num_tokens - 1) // self.block_size)

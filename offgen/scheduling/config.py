@@ -56,6 +56,11 @@ class SchedulerConfig:
         return min(self.max_model_len, self.num_blocks * self.block_size)
 
     @property
+    def order_policy_in_use(self) -> str:
+        """`auto` is the input order where rows cannot enter one by one: legacy batchers take them as they come."""
+        return "input" if self.order_policy == "auto" and self.batching != "continuous" else self.order_policy
+
+    @property
     def max_step_tokens(self) -> int:
         """The most tokens one batch can have: the budget, unless prompts must be taken whole."""
         if self.chunked_prefill:

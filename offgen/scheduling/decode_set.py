@@ -1,15 +1,18 @@
 """The rows that decode: they advance together, one token a tick. Knows clocks and lists; knows no pool.
 
 A tick costs the same for one row and for a thousand: what happens to a row, and when, is written in a calendar as soon
-as it is known (its next block, its last token), and the lists that a batch shows are copied only when rows came or went.
+as it is known (its next block, its last token), and the lists that a batch shows are copied only when rows changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from offgen.scheduling.request import Request
+
+T = TypeVar("T")
 
 
 def ignore_id(token_id: int) -> None:
@@ -70,7 +73,7 @@ class DecodeSet:
         rows.requests.append(request)
         rows.seats.append(request.seat)
         rows.request_ids.append(request.request_id)
-        rows.takers.append(request.output_ids.append if not request.is_finished else ignore_id)
+        rows.takers.append(request.output_ids.append)
         self._shown = None
         self.set_end(request, self.tick + max_length - num_tokens)
         # tick + k computes position num_tokens + k - 2; the first position without a block is block_size * held
@@ -82,13 +85,13 @@ class DecodeSet:
                 self._stop_ids |= request.stop_ids
 
     def leave(self, request: Request) -> None:
-        """The row is in no later batch."""
+        """The row is in no later batch; the last one takes its place in the lists."""
         rows, index = self._rows, request.decode_index
-        last = rows.requests[-1]
-        for parallel in (rows.requests, rows.seats, rows.request_ids, rows.takers):
-            parallel[index] = parallel[-1]  # type: ignore[index]
-            parallel.pop()
-        last.decode_index = index
+        rows.requests[-1].decode_index = index
+        _move_last(rows.requests, index)
+        _move_last(rows.seats, index)
+        _move_last(rows.request_ids, index)
+        _move_last(rows.takers, index)
         request.decode_index = request.grow_tick = request.end_tick = -1
         self._shown = None
         if request.stop_ids:
@@ -126,9 +129,26 @@ class DecodeSet:
             return []
         return list({id(request): request for request in due if request.end_tick == self.tick}.values())
 
+    def check(self) -> None:
+        """The parallel lists agree, and every row's next events are in the calendar."""
+        rows = self._rows
+        for index, request in enumerate(rows.requests):
+            assert request.decode_index == index, "a row is not where it thinks"
+            assert rows.seats[index] == request.seat and rows.request_ids[index] == request.request_id
+            assert request.end_tick > self.tick, "a row decodes past its end"
+            assert request in self._ending[request.end_tick]
+            assert request.grow_tick < 0 or request in self._growing[request.grow_tick]
+        assert len(rows.requests) == len(rows.seats) == len(rows.request_ids) == len(rows.takers)
+
     def _set_growth(self, request: Request, tick: int) -> None:
         if tick > request.end_tick:
             request.grow_tick = -1
             return
         request.grow_tick = tick
         self._growing.setdefault(tick, []).append(request)
+
+
+def _move_last(values: list[T], index: int) -> None:
+    last = values.pop()
+    if index < len(values):
+        values[index] = last

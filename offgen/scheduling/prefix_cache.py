@@ -53,7 +53,7 @@ class PrefixCache:
         return found
 
     def publish(self, block_id: int, name: bytes) -> None:
-        """`block_id` is (by the end of the step being planned) full of the content `name`. The first such block counts."""
+        """`block_id` holds `name` by the end of the step being planned. Of equal blocks the first one counts."""
         if self._hash_of[block_id] is None and self._block_of.setdefault(name, block_id) == block_id:
             self._hash_of[block_id] = name
 
@@ -65,6 +65,10 @@ class PrefixCache:
             self._hash_of[block_id] = None
             self._resting.pop(block_id, None)
             self._resting_wanted.pop(block_id, None)
+
+    def holds(self, name: bytes) -> bool:
+        """Is there a block, live or resting, of this name."""
+        return name in self._block_of
 
     def has_content(self, block_id: int) -> bool:
         return self._hash_of[block_id] is not None

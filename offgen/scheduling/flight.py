@@ -1,0 +1,76 @@
+"""A batch on its way: planned, its ids not known yet. Knows who is in it and how ids end a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from offgen.scheduling.batch import Batch
+from offgen.scheduling.decode_set import DecodeLists
+from offgen.scheduling.request import Ending, Request
+
+BY_MAX_TOKENS = Ending("length", "max_tokens")
+BY_CONTEXT = Ending("length", "context")
+
+
+@dataclass(slots=True)
+class Flight:
+    """`sampling` and `partial` are the rows of the batch's chunks; `ending` those that get their last token by count."""
+
+    batch: Batch
+    sampling: list[Request]
+    partial: list[Request]
+    decodes: DecodeLists
+    ending: list[Request]
+
+    @property
+    def samples(self) -> bool:
+        return bool(self.sampling or self.decodes.requests)
+
+    def awaits(self, request: Request) -> bool:
+        """Will this batch bring an id for the request."""
+        return request in self.sampling or request in self.decodes.requests
+
+    def take_ids(self, token_ids: Sequence[int], endings: Mapping[int, Ending]) -> list[tuple[Request, Ending]]:
+        """Append each row's id; returns the rows that end with it, and why. Ids of rows that had ended are ignored."""
+        sampling, decodes = self.sampling, self.decodes
+        ids = token_ids
+        if sampling:
+            ids = token_ids[len(sampling) :]
+            for request, token_id in zip(sampling, token_ids, strict=False):
+                if not request.is_finished:
+                    request.output_ids.append(token_id)
+        for take_id, token_id in zip(decodes.takers, ids, strict=True):
+            take_id(token_id)
+        has_stops = bool(decodes.stop_ids) and not decodes.stop_ids.isdisjoint(ids)
+        if not (sampling or endings or has_stops or self.ending):
+            return []
+        return self._ended(token_ids, endings, has_stops=has_stops)
+
+    def _ended(
+        self, token_ids: Sequence[int], endings: Mapping[int, Ending], *, has_stops: bool
+    ) -> list[tuple[Request, Ending]]:
+        ended: dict[int, tuple[Request, Ending]] = {}  # by arrival; the first reason counts
+        sampling = [*self.sampling, *self.decodes.requests] if has_stops else self.sampling
+        if endings:
+            for request in (*self.sampling, *self.partial, *self.decodes.requests):
+                told = endings.get(request.request_id)
+                if told is not None and not request.is_finished:
+                    ended[request.arrival] = (request, told)
+        for request, token_id in zip(sampling, token_ids, strict=False):
+            if token_id in request.stop_ids and not request.is_finished:
+                stop = _stop(request, token_id)
+                if stop is not None:
+                    ended.setdefault(request.arrival, (request, stop))
+        for request in self.ending:
+            if not request.is_finished:
+                whole = request.num_prompt_tokens + request.max_tokens <= request.max_length
+                ended.setdefault(request.arrival, (request, BY_MAX_TOKENS if whole else BY_CONTEXT))
+        return list(ended.values())
+
+
+def _stop(request: Request, token_id: int) -> Ending | None:
+    """The ending by a stop id just taken, unless it came too early."""
+    if len(request.output_ids) < request.min_tokens:
+        return None
+    return Ending("stop", None if token_id in request.eos_ids else str(token_id))
