@@ -18,7 +18,7 @@ import torch
 class AttentionInputs:
     """Where each query token's keys are. All int32 on the device; the same for every layer of a step.
 
-    slots         [T]      block_ids[position // block_size] * block_size + position % block_size; -1: padding, not written
+    slots         [T]      block_ids[position // block_size] * block_size + position % block_size; -1: not written
     positions     [T]      position of each query token in its row
     block_tables  [R, max_blocks]   -1 past the end
     seq_lens      [R]      tokens in the cache once this step's are written
@@ -108,7 +108,7 @@ class Backend(Protocol):
         k_norm: torch.Tensor | None = None,
         norm_eps: float = 1e-6,
     ) -> torch.Tensor:
-        """Split qkv [T, (H + 2G) * D], norm heads if asked, rotate (half-split convention), store k and v at their slots.
+        """Split qkv [T, (H + 2G) * D], norm heads if asked, rotate (half-split), store k and v at their slots.
 
         cos_sin [max_positions, rotary_dim] float32: cosines of the rotary_dim/2 frequencies, then sines; indexed by
         position. rotary_dim < D rotates the first rotary_dim values only; a zero-width table rotates nothing.

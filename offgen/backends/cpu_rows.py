@@ -1,0 +1,117 @@
+"""Ops that look at one row at a time: norms and gated activations. Loops that LLVM vectorises along the row.
+
+Sums may be reassociated into vector lanes: an order fixed by the row's length, never by its neighbours.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+
+from offgen.backends.cpu_simd import exp_float32, fetch_add, float32_at, float_of
+
+KERNEL = types.void(types.CPointer(types.int64))
+ROWS = 4  # rows a worker takes at a time
+FAST = {"reassoc", "contract", "nsz"}
+SILU, GELU, GELU_TANH = 0, 1, 2
+
+
+@njit(fastmath=FAST, error_model="numpy")
+def norm_row(x, weight, out, count, eps):  # type: ignore[no-untyped-def]
+    """out = x / sqrt(mean(x^2) + eps) * weight."""
+    total = types.float32(0.0)
+    for i in range(count):
+        total += x[i] * x[i]
+    scale = types.float32(1.0) / np.sqrt(total / types.float32(count) + types.float32(eps))
+    for i in range(count):
+        out[i] = (x[i] * scale) * weight[i]
+
+
+@cfunc(KERNEL, cache=True)
+def rms_norm_kernel(memory):  # type: ignore[no-untyped-def]
+    """Arguments: rows, row length, x, weight, eps, out."""
+    args = carray(memory, 8)
+    num_rows, count, weight, eps = args[2], args[3], float32_at(args[5]), float_of(args[6])
+    while True:
+        first = fetch_add(args.ctypes.data, ROWS)
+        if first >= num_rows:
+            break
+        for row in range(first, min(num_rows, first + ROWS)):
+            at = row * count * 4
+            norm_row(float32_at(args[4] + at), weight, float32_at(args[7] + at), count, eps)
+
+
+@cfunc(KERNEL, cache=True)
+def add_rms_norm_kernel(memory):  # type: ignore[no-untyped-def]
+    """Arguments: rows, row length, x, residual (becomes the sum), weight, eps, out (may be x)."""
+    args = carray(memory, 9)
+    num_rows, count, weight, eps = args[2], args[3], float32_at(args[6]), float_of(args[7])
+    while True:
+        first = fetch_add(args.ctypes.data, ROWS)
+        if first >= num_rows:
+            break
+        for row in range(first, min(num_rows, first + ROWS)):
+            at = row * count * 4
+            x, residual = float32_at(args[4] + at), float32_at(args[5] + at)
+            for i in range(count):
+                residual[i] += x[i]
+            norm_row(residual, weight, float32_at(args[8] + at), count, eps)
+
+
+@njit(fastmath={"contract", "nsz"}, error_model="numpy")
+def silu_row(gate, up, out, count):  # type: ignore[no-untyped-def]
+    one = types.float32(1.0)
+    for i in range(count):
+        out[i] = gate[i] / (one + exp_float32(-gate[i])) * up[i]
+
+
+@njit(fastmath={"contract", "nsz"}, error_model="numpy")
+def gelu_tanh_row(gate, up, out, count):  # type: ignore[no-untyped-def]
+    """x * sigmoid(2 z) is x * (1 + tanh(z)) / 2, with z = sqrt(2 / pi) * (x + 0.044715 x^3)."""
+    f = types.float32
+    for i in range(count):
+        x = gate[i]
+        z2 = f(1.5957691216057308) * (x + f(0.044715) * x * x * x)
+        out[i] = x / (f(1.0) + exp_float32(-z2)) * up[i]
+
+
+@njit(fastmath={"contract", "nsz"}, error_model="numpy")
+def gelu_row(gate, up, out, count):  # type: ignore[no-untyped-def]
+    """x * Phi(x), erf by Abramowitz and Stegun 7.1.26 in double precision (1.5e-7 at most)."""
+    d = types.float64
+    for i in range(count):
+        x = d(gate[i])
+        z = abs(x) * 0.7071067811865476
+        t = 1.0 / (1.0 + 0.3275911 * z)
+        p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+        tail = 0.5 * p * d(exp_float32(types.float32(-z * z)))
+        out[i] = types.float32(x * (1.0 - tail if x > 0.0 else tail)) * up[i]
+
+
+@cache
+def gated_kernel(activation: int) -> Any:
+    """out [T, F] = activation(gate) * up. Arguments: rows, F, x [T, 2 F], out."""
+
+    @cfunc(KERNEL, cache=True)
+    def kernel(memory):  # type: ignore[no-untyped-def]
+        args = carray(memory, 6)
+        num_rows, count = args[2], args[3]
+        while True:
+            first = fetch_add(args.ctypes.data, ROWS)
+            if first >= num_rows:
+                break
+            for row in range(first, min(num_rows, first + ROWS)):
+                gate = float32_at(args[4] + row * count * 8)
+                up = float32_at(args[4] + row * count * 8 + count * 4)
+                out = float32_at(args[5] + row * count * 4)
+                if activation == SILU:
+                    silu_row(gate, up, out, count)
+                elif activation == GELU:
+                    gelu_row(gate, up, out, count)
+                else:
+                    gelu_tanh_row(gate, up, out, count)
+
+    return kernel
