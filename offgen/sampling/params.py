@@ -130,7 +130,7 @@ def _float(
 
     def check(value: Any) -> float:
         number = _number(value)
-        if not math.isfinite(number) or abs(number) > _MAX_FLOAT:
+        if not abs(number) <= _MAX_FLOAT:  # a NaN too
             raise ValueError(f"must be a finite number, not {_show(number)}")
         if not minimum <= number <= maximum or (above is not None and number <= above):
             raise ValueError(f"must be {limits}, not {number:g}")
