@@ -8,6 +8,7 @@ from offgen_kernels import reference
 from offgen_kernels.decode_attention import decode_attention
 from offgen_kernels.invariant_attention import invariant_attention
 from offgen_kernels.prefill_attention import prefill_attention
+from offgen_kernels.reference_fp8 import dequantize_rows, quantize_rows_fp8
 
 # query heads, KV heads, head_dim, block_size
 SMALL = [(9, 3, 64, 16), (4, 1, 12, 1), (4, 4, 80, 48), (8, 4, 32, 16)]
@@ -214,3 +215,18 @@ def test_shapes_that_do_not_fit_are_refused(change, message):
     seq_lens = torch.zeros(change.get("seq_lens", (2,)), dtype=torch.int32)
     with pytest.raises(ValueError, match=message):
         decode_attention(q, cache, cache, tables, seq_lens, scale=1.0, max_seq_len=1)
+
+
+@pytest.mark.parametrize("mode", [{}, {"window": 20, "soft_cap": 3.0}])
+def test_fp8_caches_are_read_with_their_scales(make_paged, mode):
+    paged = make_paged([5, 530], num_kv_heads=2, head_dim=16)
+    values, scales = quantize_rows_fp8(paged.kv.nan_to_num(7.0) * 3)
+    exact = dequantize_rows(values, scales)
+    q = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(1)).to(paged.kv)
+    ours, theirs = options(mode, 4, q.device)
+    cu_seqlens = torch.tensor([0, 1, 2], dtype=torch.int32, device=q.device)
+    expected = reference.paged_attention(q, exact, paged.block_tables, paged.seq_lens, cu_seqlens, **theirs)
+    ours |= {"k_scales": scales[0], "v_scales": scales[1]}
+    args = (q, values[0], values[1], paged.block_tables, paged.seq_lens)
+    close(decode_attention(*args, max_seq_len=530, **ours), expected)
+    close(prefill_attention(*args, cu_seqlens, **ours), expected)
