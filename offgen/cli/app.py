@@ -29,7 +29,7 @@ COMMANDS = {
 }
 
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
-CLICK_PROBLEM: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[assignment]  # ClickException, wherever kept
+CLICK_PROBLEM: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever it is kept
 
 
 class LazyGroup(TyperGroup):

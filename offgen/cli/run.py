@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,4 +22,4 @@ def run(config: Path | None = JOB_FILE, **flags: Any) -> int:
     from offgen.cli.display import open_display
     from offgen.job import run_job
 
-    return run_job(job, open_display(job))
+    return run_job(job, open_display(job), command=shlex.join(["offgen", *sys.argv[1:]]))

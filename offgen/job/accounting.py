@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from offgen.stats.engine import EngineStats
 from offgen.stats.histogram import LogHistogram
@@ -44,16 +44,19 @@ class RunFigures:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTotals:
-    """What the output holds, over all runs."""
+class OutputTotals(Protocol):
+    """What the output holds, over all runs (the writer's Totals)."""
 
     rows: int
-    errors: Mapping[str, int]
+    errors: dict[str, int]
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int
-    latencies: Mapping[str, LogHistogram]
+
+    @property
+    def cached_tokens(self) -> int: ...
+
+    @property
+    def latencies(self) -> dict[str, LogHistogram]: ...
 
 
 def make_report(
@@ -79,7 +82,7 @@ def make_report(
         "total_tokens_per_s": _rate(totals.prompt_tokens + totals.completion_tokens, run_s),
         **{name: totals.latencies.get(name, LogHistogram()).summary() for name in LATENCIES},
         "steps": sums["steps"],
-        "bubble_ratio": 1 - sums["sampled_tokens"] / places if places else 0.0,
+        "bubble_ratio": max(0.0, 1 - sums["sampled_tokens"] / places) if places else 0.0,
         "num_preemptions": sums["num_preemptions"],
         "recomputed_tokens": sums["recomputed_tokens"],
         "prefill_tokens": sums["prefill_tokens"],
@@ -89,6 +92,7 @@ def make_report(
         **about,
         "timeline": thinned(timeline),
         "sums": sums,
+        "histograms": {name: histogram.to_dict() for name, histogram in totals.latencies.items()},
     }
 
 

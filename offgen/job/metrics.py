@@ -8,6 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from offgen.config import DisplayConfig
 from offgen.errors import UsageError
 from offgen.job.files import write_atomically
 from offgen.stats.progress import Snapshot
@@ -73,3 +74,30 @@ class MetricsServer:
         with contextlib.suppress(OSError):
             self._http.shutdown()
             self._http.server_close()
+
+
+class Metrics:
+    """Where a job's metrics go: nowhere, a file, a port, or both."""
+
+    def __init__(self, file: MetricsFile | None, server: MetricsServer | None) -> None:
+        self._server = server
+        self.listeners = [one.show for one in (file, server) if one is not None]
+
+    @property
+    def port(self) -> int | None:
+        return None if self._server is None else self._server.port
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+def open_metrics(config: DisplayConfig) -> Metrics:
+    """As the options ask. Raises UsageError for a port that is taken and a file that cannot be."""
+    path = config.metrics_file
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise UsageError(f"--metrics-file {path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}")
+    return Metrics(
+        None if path is None else MetricsFile(path),
+        None if config.metrics_port is None else MetricsServer(config.metrics_port),
+    )

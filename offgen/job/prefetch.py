@@ -21,6 +21,7 @@ class Prefetch:
     def __init__(self, prompts: Iterator[Prompt], *, capacity: int = CAPACITY) -> None:
         self._prompts = prompts
         self._capacity = capacity
+        self.num_prompts = 0  # made so far; final once exhausted
         self._ready: deque[Prompt] = deque()
         self._changed = threading.Condition()
         self._is_hungry = False  # `take` waits
@@ -48,6 +49,11 @@ class Prefetch:
                 self._changed.notify_all()
         return taken
 
+    def __iter__(self) -> Iterator[Prompt]:
+        """One after the other, for an engine that has no window."""
+        while prompts := self.take(CAPACITY, wait=True):
+            yield from prompts
+
     def stop(self) -> None:
         """Make `take` return at once. Only sets a flag."""
         self._is_stopped = True
@@ -69,6 +75,7 @@ class Prefetch:
     def _fill(self) -> None:
         try:
             for prompt in self._prompts:
+                self.num_prompts += 1
                 self._ready.append(prompt)
                 if self._is_hungry:
                     with self._changed:
