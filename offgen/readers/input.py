@@ -88,13 +88,12 @@ def _conformed(piece: Piece, schema: pa.Schema) -> Piece:
 
 
 def _with_constants(piece: Piece, constants: pa.Table) -> Piece:
-    """The piece with its file's hive columns, where it has none of that name itself."""
+    """The piece with its file's hive columns; they stand in for columns of the same name, as in pyarrow."""
     batch, objects = piece.batch, piece.objects
     for field in constants.schema:
-        if field.name in batch.schema.names:
-            continue
         value = constants.column(field.name)[0]
-        batch = batch.append_column(field, pa.repeat(value, batch.num_rows))
+        index, column = batch.schema.get_field_index(field.name), pa.repeat(value, batch.num_rows)
+        batch = batch.append_column(field, column) if index < 0 else batch.set_column(index, field, column)
         if objects is not None:
             objects = [{**record, field.name: value.as_py()} for record in objects]
     return piece if batch is piece.batch else Piece(piece.row_ids, batch, piece.places, objects, piece.errors)

@@ -68,7 +68,7 @@ def open_input(
     constants = _hive_columns(files)
     sources, schema, is_batch = _learn_schema(sources, chosen)
     for table in constants:
-        schema = unify(schema, _new_columns(schema, table))
+        schema = _with_columns(schema, table.schema)
     return Input(sources, schema=schema, constants=constants, is_openai_batch=is_batch)
 
 
@@ -155,5 +155,7 @@ def _hive_columns(files: Sequence[InputFile | None]) -> list[pa.Table]:
     ]
 
 
-def _new_columns(schema: pa.Schema, table: pa.Table) -> pa.Schema:
-    return pa.schema([field for field in table.schema if field.name not in schema.names])
+def _with_columns(schema: pa.Schema, columns: pa.Schema) -> pa.Schema:
+    """`schema` with each of `columns` in the place of its namesake, or at the end."""
+    fields = {field.name: field for field in schema} | {field.name: field for field in columns}
+    return pa.schema(list(fields.values()))
