@@ -109,7 +109,11 @@ def _attend_range(
     return acc, largest, total
 
 
-@triton.jit
+@triton.jit(
+    # what changes from step to step must not choose another compilation
+    do_not_specialize=["num_rows", "tables_stride"],
+    do_not_specialize_on_alignment=["tables_ptr", "seq_lens_ptr", "cu_seqlens_ptr"],
+)
 def _prefill_attention_kernel(
     q_ptr,
     k_ptr,

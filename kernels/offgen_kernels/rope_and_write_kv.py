@@ -17,7 +17,7 @@ from offgen_kernels.device import cdiv, next_power_of_2
 from offgen_kernels.write_kv import TILE_VALUES, store_in_slot
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def _rope_and_write_kv_kernel(
     qkv_ptr,
     cos_sin_ptr,

@@ -41,7 +41,11 @@ def soft_capped(s, CAP: tl.constexpr):
     return CAP - 2.0 * CAP / (tl.exp2(s * (2.0 * LOG2_E / CAP)) + 1.0)
 
 
-@triton.jit
+@triton.jit(
+    # what changes from step to step must not choose another compilation
+    do_not_specialize=["num_rows", "first_tile", "first_token", "last_token", "num_slots", "tables_stride"],
+    do_not_specialize_on_alignment=["tables_ptr", "seq_lens_ptr", "cu_seqlens_ptr"],
+)
 def split_attention_kernel(
     q_ptr,
     k_ptr,
@@ -214,7 +218,7 @@ def split_attention_kernel(
         tl.store(partial_ptr + part[:, None] * HEAD_DIM + d[None, :], acc, mask=parts[:, None] & is_d[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_token", "num_slots"], do_not_specialize_on_alignment=["lengths_ptr"])
 def merge_splits_kernel(
     partial_ptr,
     lse_ptr,

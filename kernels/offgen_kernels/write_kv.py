@@ -51,7 +51,7 @@ def store_in_slot(
     tl.store(at, values, mask=is_kept[:, None] & (d < HEAD_DIM)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _write_kv_kernel(
     x_ptr,
     cache_ptr,

@@ -1,19 +1,12 @@
-"""Where there is no GPU, kernels run as Python on CPU tensors: TRITON_INTERPRET is set before triton is imported."""
+"""Paged caches for kernel tests, on the GPU if there is one, else for Triton's interpreter (see tests/conftest.py)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-
-HAS_GPU = Path("/dev/nvidiactl").exists()
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"
-
-import torch  # noqa: E402
+import torch
 
 
 @dataclass
@@ -27,7 +20,7 @@ class Paged:
 
 @pytest.fixture
 def device() -> torch.device:
-    return torch.device("cuda" if HAS_GPU else "cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture
