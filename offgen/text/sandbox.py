@@ -44,19 +44,21 @@ class _Namespace(Namespace):
         super().__setitem__(name, value)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Operators are calls, so that none is worked out while the template is compiled: `3 ** 10 ** 8` is its row's."""
+
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+
 def chat_environment() -> jinja2.Environment:
     """As transformers makes it for chat templates."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     return _furnish(environment)
 
 
 def user_environment() -> jinja2.Environment:
     """For `--template`."""
-    environment = ImmutableSandboxedEnvironment(
-        undefined=jinja2.StrictUndefined, finalize=_no_null, extensions=[loopcontrols]
-    )
+    environment = _Sandbox(undefined=jinja2.StrictUndefined, finalize=_no_null, extensions=[loopcontrols])
     return _furnish(environment)
 
 
