@@ -58,10 +58,16 @@ def open_backend(
         )
     if attention_backend not in ("auto", "cpu"):
         raise UsageError(f"attention backend {attention_backend!r} does not run on the CPU", hint="cpu")
-    from offgen.backends.torch_ops import TorchBackend
+    from offgen.backends.compile_cache import use_compile_cache
 
-    return TorchBackend(
-        where, dtype=DTYPES.get(dtype, torch.float32), quantization=quantization, kv_cache_dtype=kv_cache_dtype
+    use_compile_cache()  # before the import: it says where compiled kernels are looked for
+    from offgen.backends.cpu import CpuBackend
+
+    return CpuBackend(
+        dtype=DTYPES.get(dtype, torch.float32),
+        threads=threads,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 

@@ -166,5 +166,3 @@ def sum_of_lanes(_: Any, address: Any) -> Any:
         return fold(bd, load(bd, pointer(bd, args[0]), VF32, 4), bd.fadd)
 
     return types.float32(types.int64), codegen
-
-

@@ -16,7 +16,15 @@ from offgen_kernels.reference import quantize_rows
 
 from offgen.backends.cpu_linear import ROW_BLOCK_BYTES, pack_panels, padded_columns
 from offgen.backends.cpu_pool import Pool
-from offgen.backends.cpu_simd import FEATURES, bits_of_float32, fetch_add, float32_at, float32_of_bits, int32_at, uint8_at
+from offgen.backends.cpu_simd import (
+    FEATURES,
+    bits_of_float32,
+    fetch_add,
+    float32_at,
+    float32_of_bits,
+    int32_at,
+    uint8_at,
+)
 from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, int8_tile
 
 HAS_VNNI = {"avx512f", "avx512vnni"} <= FEATURES

@@ -172,5 +172,3 @@ def write_kernel(kind: int) -> Any:
                     store_head(v, args[17], value, 1, args[19], head_at + place, dim, kind)
 
     return kernel
-
-

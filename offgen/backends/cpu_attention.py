@@ -1,0 +1,261 @@
+"""Attention over the paged cache, read in place. Knows items of queries (cpu_attention_plan) and the layout (cpu_kv).
+
+Softmax is online over spans of SPAN keys counted from position 0, so a query's sums run in an order that its own position
+fixes: chunked or not, alone or in a batch, with a shared prefix or without, its bits are the same.
+Reads each span of a KV head once for all query heads and queries of an item.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+
+from offgen.backends.cpu_attention_tiles import SPAN, SPAN_TILES, score_tile, softmax_span, sum_of_lanes, value_tile
+from offgen.backends.cpu_rows import KERNEL
+from offgen.backends.cpu_simd import (
+    HAS_MANY_REGISTERS,
+    INT8,
+    ITEMSIZE,
+    LANES,
+    exp_float32,
+    fetch_add,
+    float32_at,
+    float_of,
+    int8_at,
+    int32_at,
+    int64_at,
+    uint16_at,
+)
+from offgen.backends.cpu_tiles import KEYS
+
+NO_WINDOW = 1 << 40
+
+
+@njit(inline="always")
+def score_rows(kind, num_rows, q, tiles, scores, dim):  # type: ignore[no-untyped-def]
+    row = 0
+    while row < num_rows:
+        left, a, c = num_rows - row, q + row * dim * 4, scores + row * SPAN * 4
+        if HAS_MANY_REGISTERS and left >= 6:
+            score_tile(6, kind, a, dim * 4, tiles, c, dim)
+            row += 6
+        elif HAS_MANY_REGISTERS and left >= 4:
+            score_tile(4, kind, a, dim * 4, tiles, c, dim)
+            row += 4
+        elif HAS_MANY_REGISTERS and left >= 3:
+            score_tile(3, kind, a, dim * 4, tiles, c, dim)
+            row += 3
+        elif left >= 2:
+            score_tile(2, kind, a, dim * 4, tiles, c, dim)
+            row += 2
+        else:
+            score_tile(1, kind, a, dim * 4, tiles, c, dim)
+            row += 1
+
+
+@njit(inline="always")
+def value_rows(kind, vectors, num_rows, weights, tiles, num_keys, out):  # type: ignore[no-untyped-def]
+    row = 0
+    while row < num_rows:
+        left, a, c = num_rows - row, weights + row * SPAN * 4, out + row * vectors * LANES * 4
+        if HAS_MANY_REGISTERS and left >= 6:
+            value_tile(6, kind, vectors, a, tiles, num_keys, c)
+            row += 6
+        elif HAS_MANY_REGISTERS and left >= 4:
+            value_tile(4, kind, vectors, a, tiles, num_keys, c)
+            row += 4
+        elif HAS_MANY_REGISTERS and left >= 3:
+            value_tile(3, kind, vectors, a, tiles, num_keys, c)
+            row += 3
+        elif left >= 2:
+            value_tile(2, kind, vectors, a, tiles, num_keys, c)
+            row += 2
+        else:
+            value_tile(1, kind, vectors, a, tiles, num_keys, c)
+            row += 1
+
+
+@njit
+def copy_strided(source, target, count, step, size):  # type: ignore[no-untyped-def]
+    """target[i * step] = source[i], elements of 1, 2 or 4 bytes at addresses."""
+    if size == 4:
+        for i in range(count):
+            int32_at(target)[i * step] = int32_at(source)[i]
+    elif size == 2:
+        for i in range(count):
+            uint16_at(target)[i * step] = uint16_at(source)[i]
+    else:
+        for i in range(count):
+            int8_at(target)[i * step] = int8_at(source)[i]
+
+
+@njit
+def find_tiles(table, first, last, groups, g, block_size, dim, value_dim, size, keys, values, tiles, room):  # type: ignore[no-untyped-def]
+    """Addresses of the key and value tiles of keys [first, last), first on a tile's edge.
+
+    They are read in place; blocks that hold no whole tile are copied together at `room`.
+    """
+    is_whole = block_size % KEYS == 0
+    for t in range((last - first + KEYS - 1) // KEYS):
+        key = first + t * KEYS
+        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
+        tiles[t] = keys + at * dim * size if is_whole else room + t * KEYS * dim * size
+        tiles[SPAN_TILES + t] = (
+            values + at * value_dim * size if is_whole else room + (SPAN * dim + t * KEYS * value_dim) * size
+        )
+    if is_whole:
+        return
+    for key in range(first, last):
+        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
+        t, lane = (key - first) // KEYS, (key - first) % KEYS
+        copy_strided(keys + at * dim * size, tiles[t] + lane * size, dim, KEYS, size)
+        v = tiles[SPAN_TILES + t] + lane * value_dim * size
+        copy_strided(values + at * value_dim * size, v, value_dim, 1, size)
+
+
+@njit
+def gather_scales(table, first, last, groups, g, block_size, scales, out):  # type: ignore[no-untyped-def]
+    for key in range(first, last):
+        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
+        out[key - first] = scales[at]
+
+
+@njit
+def scale_rows(rows, num_rows, scales, count):  # type: ignore[no-untyped-def]
+    for row in range(num_rows):
+        for i in range(count):
+            rows[row * SPAN + i] *= scales[i]
+
+
+@njit(fastmath={"contract", "nsz"}, error_model="numpy")
+def cap_scores(rows, count, cap):  # type: ignore[no-untyped-def]
+    """cap * tanh(score / cap), as 1 - 2 / (exp(2 x) + 1)."""
+    f = types.float32
+    for i in range(count):
+        x = rows[i] / cap
+        rows[i] = cap * (f(1.0) - f(2.0) / (exp_float32(x + x) + f(1.0)))
+
+
+@njit
+def take_queries(q, tokens, count, heads, per_group, g, dim, scale, sinks, has_sinks, out, state, sums, width):  # type: ignore[no-untyped-def]
+    """Scaled queries side by side, and the softmax state before the first key."""
+    for i in range(count):
+        for h in range(per_group):
+            row, head = i * per_group + h, g * per_group + h
+            source = (np.int64(tokens[i]) * heads + head) * dim
+            for d in range(dim):
+                out[row * dim + d] = q[source + d] * scale
+            for lane in range(2 * LANES):
+                state[row * 2 * LANES + lane] = 0.0
+            state[row * 2 * LANES] = sinks[head] if has_sinks else -np.inf
+            state[row * 2 * LANES + LANES] = 1.0 if has_sinks else 0.0
+            for d in range(width):
+                sums[row * width + d] = 0.0
+
+
+@njit(error_model="numpy")
+def give_out(out, tokens, count, heads, per_group, g, dim, state, sums, width):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        for h in range(per_group):
+            row = i * per_group + h
+            weight = types.float32(1.0) / sum_of_lanes(state + (row * 2 + 1) * LANES * 4)
+            target = (np.int64(tokens[i]) * heads + g * per_group + h) * dim
+            for d in range(dim):
+                out[target + d] = sums[row * width + d] * weight
+
+
+@njit
+def repeat_tiles(tiles, first, last):  # type: ignore[no-untyped-def]
+    """Point the tiles of a span that hold no key at one that does: their scores are hidden."""
+    for t in range(SPAN_TILES):
+        if t < first or t >= last:
+            tiles[t] = tiles[first]
+
+
+def scratch_bytes(most: int, dim: int, width: int) -> int:
+    """What one worker needs: queries, scores, sums, states, tile addresses, scales, and room for copied tiles."""
+    return most * (dim + SPAN + width + 2 * LANES) * 4 + 2 * SPAN_TILES * 8 + SPAN * 4 + SPAN * (dim + width) * 4 + 256
+
+
+@cache
+def attention_kernel(kind: int, vectors: int) -> Any:
+    """Arguments: number of items [1], order, items, query tokens, rows and positions, q, out, H, G, D, scale, window, cap,
+
+    sinks, tables, table stride, block size, keys, values, key scales, value scales, most query rows of an item, scratch,
+    bytes of it per worker. `vectors` of LANES floats hold a value row.
+    """
+    size = ITEMSIZE[kind]
+    width = vectors * LANES
+
+    @cfunc(KERNEL, cache=True)
+    def kernel(memory):  # type: ignore[no-untyped-def]
+        args = carray(memory, 27)
+        items, heads, groups, dim = int64_at(args[4]), args[10], args[11], args[12]
+        scale, window, cap = types.float32(float_of(args[13])), args[14], types.float32(float_of(args[15]))
+        sinks, block_size, most = float32_at(args[16]), args[19], args[24]
+        key_scales, value_scales = float32_at(args[22]), float32_at(args[23])
+        per_group, num_work = heads // groups, int64_at(args[2])[0] * groups
+        q_at = args[25] + fetch_add(args.ctypes.data + 8, 1) * args[26]  # this worker's part of the scratch memory
+        s_at = q_at + most * dim * 4
+        sums_at = s_at + most * SPAN * 4
+        state_at = sums_at + most * width * 4
+        tiles_at = state_at + most * 2 * LANES * 4
+        scales, room = float32_at(tiles_at + 2 * SPAN_TILES * 8), tiles_at + 2 * SPAN_TILES * 8 + SPAN * 4
+        while True:
+            taken = fetch_add(args.ctypes.data, 1)
+            if taken >= num_work:
+                break
+            item, g = int64_at(args[3])[taken // groups] * 3, taken % groups
+            begin, count, shared = items[item], items[item + 1], items[item + 2]
+            tokens, rows, positions = (
+                int32_at(args[5] + begin * 4),
+                int32_at(args[6] + begin * 4),
+                int32_at(args[7] + begin * 4),
+            )
+            take_queries(
+                float32_at(args[8]), tokens, count, heads, per_group, g, dim, scale, sinks, args[16] != 0,
+                float32_at(q_at), float32_at(state_at), float32_at(sums_at), width,
+            )  # fmt: skip
+            for part in range(count + 1):  # the keys that all queries share, then what each has for itself
+                one, other = (0, count) if part == 0 else (part - 1, part)
+                end = shared if part == 0 else positions[one] + 1
+                nearest = max(np.int64(0), positions[one] + 1 - window)  # the first key that any of them sees
+                begin_key = nearest if part == 0 else max(shared, nearest)
+                if begin_key >= end:
+                    continue
+                table = int32_at(args[17] + rows[one] * args[18] * 4)
+                first_row, num_rows = one * per_group, (other - one) * per_group
+                c = s_at + first_row * SPAN * 4
+                for span in range(begin_key // SPAN * SPAN, end, SPAN):
+                    first, last = max(span, begin_key // KEYS * KEYS), min(span + SPAN, end)
+                    skipped = first - span
+                    find_tiles(
+                        table, first, last, groups, g, block_size, dim, width, size, args[20], args[21],
+                        int64_at(tiles_at + skipped // KEYS * 8), room,
+                    )  # fmt: skip
+                    repeat_tiles(int64_at(tiles_at), skipped // KEYS, (last - span + KEYS - 1) // KEYS)
+                    score_rows(kind, num_rows, q_at + first_row * dim * 4, tiles_at, c, dim)
+                    if kind == INT8:
+                        gather_scales(table, first, last, groups, g, block_size, key_scales, scales)
+                        scale_rows(float32_at(c + skipped * 4), num_rows, scales, last - first)
+                    if cap > 0.0:
+                        cap_scores(float32_at(c), num_rows * SPAN, cap)
+                    for r in range(first_row, first_row + num_rows):
+                        after = positions[r // per_group] + 1
+                        softmax_span(
+                            vectors, s_at + r * SPAN * 4, max(after - window, first) - span, min(after, last) - span,
+                            state_at + r * 2 * LANES * 4, sums_at + r * width * 4,
+                        )  # fmt: skip
+                    if kind == INT8:
+                        gather_scales(table, first, last, groups, g, block_size, value_scales, scales)
+                        scale_rows(float32_at(c + skipped * 4), num_rows, scales, last - first)
+                    value_rows(
+                        kind, vectors, num_rows, c + skipped * 4, tiles_at + (SPAN_TILES + skipped // KEYS) * 8,
+                        last - first, sums_at + first_row * width * 4,
+                    )  # fmt: skip
+            give_out(float32_at(args[9]), tokens, count, heads, per_group, g, dim, state_at, float32_at(sums_at), width)
+
+    return kernel
