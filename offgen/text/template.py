@@ -49,10 +49,14 @@ class Template:
 
 
 class TemplateProcess:
-    """Starts the process when it is first needed, and again whenever a template brought it down."""
+    """Starts the process when it is first needed, and again whenever a template brought it down, until `close`.
+
+    One thread may render while another closes: its rows then end in a JobError, not in a template's error.
+    """
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
         self._loads: list[tuple[str, str, Mapping[str, Any]]] = []
 
     def load(self, name: str, source: str, variables: Mapping[str, Any]) -> Template:
@@ -77,9 +81,13 @@ class TemplateProcess:
                 yield answer
 
     def close(self) -> None:
-        if self._running is not None:
-            _end(self._running)
-            self._running = None
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            _end(running)
 
     def _load(self, name: str, source: str, variables: Mapping[str, Any]) -> Any:
         self._send(("load", name, source, dict(variables)))
@@ -88,6 +96,8 @@ class TemplateProcess:
 
     def _send(self, task: Any) -> None:
         """Start the process if need be, and give it the task."""
+        if self._is_closed:
+            raise JobError("templates are no longer rendered: the job is ending")
         if self._running is None:
             self._running = _start()
             weakref.finalize(self, _end, self._running)
@@ -98,19 +108,23 @@ class TemplateProcess:
         try:
             self._running.stdin.write(len(body).to_bytes(8, "little") + body)
             self._running.stdin.flush()
-        except OSError as error:
-            code = self._running.wait()
-            raise JobError(f"the process that renders templates ended by itself (code {code})") from error
+        except (OSError, ValueError):  # it has ended: `_receive` says how
+            return
 
     def _receive(self) -> Any:
         """The next answer: a value, a Fault, or None if the process has died of the task."""
-        assert self._running is not None and self._running.stdout is not None
-        head = self._running.stdout.read(8)
-        body = self._running.stdout.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
+        running = self._running
+        if running is None or running.stdout is None:
+            raise JobError("templates are no longer rendered: the job is ending")
+        try:
+            head = running.stdout.read(8)
+            body = running.stdout.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
+        except (OSError, ValueError):  # closed by another thread
+            body = b""
         if not body:
-            code = self._running.wait()
-            self.close()
-            if code not in _STOPPED:
+            code = running.wait()
+            self._end()
+            if self._is_closed or code not in _STOPPED:
                 raise JobError(f"the process that renders templates ended by itself (code {code})")
             return None
         is_good, value = json.loads(body)

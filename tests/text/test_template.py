@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from offgen.errors import UsageError
+from offgen.errors import JobError, UsageError
 from offgen.text.template import Fault, TemplateProcess
 
 
@@ -124,15 +124,24 @@ def test_nothing_is_left_running() -> None:
     assert running.poll() is not None
 
 
-def test_a_process_that_lost_its_parent_ends(process: TemplateProcess) -> None:
+def test_after_close_nothing_is_rendered_and_nothing_is_started_again() -> None:
+    process = TemplateProcess()
     template = process.load("user", "x", {})
-    assert template.render([{}]) == ["x"]
+    process.close()
+    with pytest.raises(JobError):
+        template.render([{}])
+    assert process._running is None
+
+
+def test_a_process_that_lost_its_parent_ends() -> None:
+    process = TemplateProcess()
+    template = process.load("user", "x", {})
     running = process._running
     assert running is not None and running.stdin is not None
     running.stdin.close()
     assert running.wait(10) == 0
-    process._running = None
-    assert template.render([{}]) == ["x"]
+    with pytest.raises(JobError, match="ended by itself"):
+        template.render([{}])
 
 
 def test_rows_with_strange_text_come_back_whole(process: TemplateProcess) -> None:
