@@ -32,6 +32,7 @@ class StreamSpool:
     def __init__(self, stream: BinaryIO, spool_dir: Path | None) -> None:
         self._stream = stream
         self._is_used_up = False
+        self._drain: _Drain | None = None
         spooled = sorted(spool_dir.glob("stdin-*.jsonl")) if spool_dir is not None else []
         if stream.isatty() and len(spooled) != 1:
             raise UsageError("the standard input is a terminal", hint="cat prompts.jsonl | offgen run - …")
@@ -81,17 +82,15 @@ class StreamSpool:
         return self._spool is not None and self._spool.exists()
 
     def _draining(self, spool: Path) -> Iterator[bytes]:
-        if self._is_used_up:
-            raise JobError("the standard input is still being read")
-        self._is_used_up = True
-        spool.parent.mkdir(parents=True, exist_ok=True)
-        part = spool.with_suffix(".part")
-        part.write_bytes(self._head)
-        drain = _Drain(self._read, part, spool, len(self._head))
-        threading.Thread(target=drain.run, name="stdin", daemon=True).start()
-        with part.open("rb") as file:  # stays the same file when it gets its final name
+        if self._drain is None:
+            spool.parent.mkdir(parents=True, exist_ok=True)
+            part = spool.with_suffix(".part")
+            part.write_bytes(self._head)
+            self._drain = _Drain(self._read, part, spool, len(self._head))
+            threading.Thread(target=self._drain.run, name="stdin", daemon=True).start()
+        with self._drain.open() as file:
             num_read = 0
-            while num_bytes := drain.wait_beyond(num_read):
+            while num_bytes := self._drain.wait_beyond(num_read):
                 chunk = file.read(min(_CHUNK_BYTES, num_bytes - num_read))
                 num_read += len(chunk)
                 yield chunk
@@ -141,6 +140,13 @@ class _Drain:
             with self._changed:
                 self._has_ended = True
                 self._changed.notify()
+
+    def open(self) -> BinaryIO:
+        """The file, which stays the same when it gets its final name."""
+        try:
+            return self._part.open("rb")
+        except FileNotFoundError:
+            return self._spool.open("rb")
 
     def wait_beyond(self, num_read: int) -> int:
         """How many bytes lie in the file, once they are more than `num_read`; 0 if there will be no more."""
