@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,40 @@ def test_ids_are_those_of_transformers(make_folder: Folder) -> None:
         for skip in (True, False):
             whole = oracle.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
             assert tokenizer.decode(ids, skip_special_tokens=skip) == whole
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt2", None])
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_a_file_taken_as_it_is_gives_what_transformers_gives(
+    make_folder: Folder, model_type: str | None, adds_bos: bool
+) -> None:
+    """Only some folders are read without transformers; whichever they are, nothing differs."""
+    folder = make_folder(adds_bos=adds_bos, unk_token="<unk>", pad_token={"content": "</s>", "__type": "AddedToken"})
+    if model_type == "qwen3":  # as transformers saves it
+        AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    if model_type is not None:
+        write(folder / "config.json", {"model_type": model_type, "vocab_size": 420})
+    oracle, tokenizer = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (oracle.bos_token_id, {oracle.eos_token_id})
+    assert tokenizer.vocab_size == len(oracle)
+    assert tokenizer.template_variables == oracle.special_tokens_map
+    for text in ["<s>the quick 2024 😀</s>", " a <|im_end|> b", ""]:
+        assert tokenizer.encode(text, add_special_tokens=True) == oracle(text)["input_ids"]
+
+
+def test_a_plain_folder_is_read_without_transformers(make_folder: Folder) -> None:
+    folder = make_folder()
+    write(folder / "config.json", {"model_type": "llama"})
+    code = f"""
+import sys
+from pathlib import Path
+from offgen.text import load_tokenizer
+load_tokenizer(Path({str(folder)!r}))
+assert not {{"torch", "transformers"}} & sys.modules.keys()
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
 
 
 def test_saved_truncation_and_padding_are_not_applied(make_folder: Folder) -> None:
