@@ -22,6 +22,7 @@ _HINTS = {
     errno.EROFS: "the file system is read-only; once it can be written to, run the same command again",
     errno.EACCES: "the folder must be writable; then run the same command again",
 }
+_HELD_BYTES = 256 << 10
 _RESUME = "everything that had finished before is safe; run the same command again to go on"
 
 
@@ -131,7 +132,7 @@ def temporary_of(path: Path) -> Path:
 
 
 class DiskFile:
-    """A file being written, front to back. Also what pyarrow's writers take as their sink."""
+    """A file being written, front to back. Also what pyarrow's writers take as their sink, with its many small writes."""
 
     def __init__(self, disk: Disk, fd: int, path: Path) -> None:
         self.path = path
@@ -139,6 +140,7 @@ class DiskFile:
         self.crc = 0  # crc32 of them
         self._disk = disk
         self._fd = fd
+        self._held = bytearray()  # written here, but not to the disk yet
         self._is_broken = False
 
     def __enter__(self) -> DiskFile:
@@ -152,7 +154,24 @@ class DiskFile:
         return self._fd < 0
 
     def write(self, data: bytes | memoryview) -> int:
+        """Hold or write `data`; on the disk after `push`, `sync` or `close`."""
         view = memoryview(data).cast("B")
+        self.crc = zlib.crc32(view, self.crc)
+        self.size += len(view)
+        if len(self._held) + len(view) < _HELD_BYTES:
+            self._held += view
+        else:
+            self.push()
+            self._put(view)
+        return len(view)
+
+    def push(self) -> None:
+        """Hand all that is held to the system: it survives the death of this process from here on."""
+        if self._held:
+            held, self._held = self._held, bytearray()
+            self._put(memoryview(held))
+
+    def _put(self, view: memoryview) -> None:
         if self._is_broken:  # a writer of a format that tries to end its file after a fault
             raise JobError(f"{self.path}: the file could not be written")
         try:
@@ -160,11 +179,9 @@ class DiskFile:
         except OSError as problem:
             self._is_broken = True
             raise disk_error(problem, self.path) from problem
-        self.crc = zlib.crc32(view, self.crc)
-        self.size += len(view)
-        return len(view)
 
     def sync(self) -> None:
+        self.push()
         with faults_of(self.path):
             self._disk.sync(self._fd, self.path)
 
@@ -172,7 +189,7 @@ class DiskFile:
         return self.size
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """What pyarrow calls; nothing needs to be on the disk then."""
 
     def readable(self) -> bool:
         return False
@@ -185,6 +202,10 @@ class DiskFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            with faults_of(self.path):
-                os.close(fd)
+            try:
+                if not self._is_broken:
+                    self.push()
+            finally:
+                fd, self._fd = self._fd, -1
+                with faults_of(self.path):
+                    os.close(fd)

@@ -34,13 +34,13 @@ class SplitWriter:
         self._has_new_names = False
 
     def handle(self, completions: Sequence[Completion], is_due: bool) -> None:
-        """Journal the rows; commit the splits that are whole by now; make the rest durable if it is time."""
+        """Journal the rows; make them durable if it is time; commit the splits that are whole by now."""
         for split, samples in self._by_split(completions):
             self._append(split, samples)
-        for split in [split for split in self._progress.open if self._progress.is_complete(split)]:
-            self._commit(split)
         if is_due:
             self._sync()
+        for split in [split for split in self._progress.open if self._progress.is_complete(split)]:
+            self._commit(split)
 
     def _by_split(self, completions: Sequence[Completion]) -> list[tuple[int, Sequence[Completion]]]:
         if not completions:
@@ -58,6 +58,7 @@ class SplitWriter:
         file = self._journal(split)
         for data in self._encoder.frames(samples):
             file.write(data)
+        file.push()
         self._unsynced.add(split)
         self._progress.mark_rows(split, [one.row.row_id for one in samples])
 
