@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,6 +34,8 @@ _FOREIGN = {
     b"\xff\xfe": "UTF-16 text (JSON is UTF-8)",
     b"\xfe\xff": "UTF-16 text (JSON is UTF-8)",
 }
+
+_STDIN = ("-", "/dev/stdin")
 
 
 def open_input(
@@ -79,8 +82,11 @@ def _is_dataset(path: str) -> bool:
 def _open(
     path: str, input_format: str | None, subset: str | None, split: str | None, spool_dir: Path | None
 ) -> list[tuple[Source, InputFile | None]]:
-    if path in ("-", "/dev/stdin"):
-        return [(_open_stream(input_format, spool_dir), None)]
+    if path in _STDIN:
+        return [(_open_stream("-", sys.stdin.buffer, input_format, spool_dir), None)]
+    if Path(path).is_fifo() or Path(path).is_char_device():  # as a shell's <(…)
+        stream = Path(path).open("rb", buffering=0)  # noqa: SIM115 — read as long as the job runs
+        return [(_open_stream(path, stream, input_format, spool_dir), None)]
     hub = hub_name(path)
     if hub is not None:
         return [(HubSource(path, hub[0], revision=hub[1], subset=subset, split=split), None)]
@@ -92,12 +98,12 @@ def _open(
     return [(_open_file(file), file) for file in find_files(path, input_format)]
 
 
-def _open_stream(input_format: str | None, spool_dir: Path | None) -> JsonlSource:
+def _open_stream(name: str, stream: Any, input_format: str | None, spool_dir: Path | None) -> JsonlSource:
     if input_format not in (None, "jsonl", "json", "openai-batch"):
-        raise UsageError("the standard input is read as JSONL", hint="give a file for other formats")
-    spool = StreamSpool(sys.stdin.buffer, spool_dir)
+        raise UsageError(f"{name}: a pipe is read as JSONL", hint="give a file for other formats")
+    spool = StreamSpool(stream, spool_dir, is_kept_anyway=name not in _STDIN)
     return JsonlSource(
-        "-", spool.chunks, spool.fingerprint, open_head=spool.head, is_head_all=spool.is_head_all, is_live=True
+        name, spool.chunks, spool.fingerprint, open_head=spool.head, is_head_all=spool.is_head_all, is_live=True
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ class ParquetSource:
     def __init__(self, location: Location) -> None:
         self.name = location.name
         self._location = location
-        with opening(self.name, "Parquet"), location.open() as handle, pq.ParquetFile(handle) as file:
+        with opening(self.name, "Parquet"), self._file() as file:
             schema = file.schema_arrow.remove_metadata()
             self._metadata = file.metadata
         refuse_duplicate_columns(self.name, schema.names)
@@ -52,11 +53,7 @@ class ParquetSource:
         passed = 0
         if not wanted.any_in(first_row_id, first_row_id + self.num_rows):
             return self.num_rows
-        with (
-            reading(self.name),
-            self._location.open() as handle,
-            pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
-        ):
+        with reading(self.name), self._file() as file:
             if not file.metadata.equals(self._metadata):
                 raise ValueError("the file has changed since the start")
             for group in range(self._metadata.num_row_groups):
@@ -67,6 +64,15 @@ class ParquetSource:
                 if wanted.is_past(first_row_id + passed):
                     break
         return passed
+
+    @contextmanager
+    def _file(self) -> Iterator[pq.ParquetFile]:
+        if self._location.filesystem is None:
+            with pq.ParquetFile(self._location.path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+                yield file
+        else:
+            with self._location.open() as handle, pq.ParquetFile(handle, buffer_size=_BUFFER_BYTES) as file:
+                yield file
 
     def _group(
         self, file: pq.ParquetFile, group: int, first_row_id: int, place: int, wanted: Wanted

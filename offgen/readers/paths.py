@@ -116,11 +116,16 @@ def _find_local(path: str, input_format: str | None) -> list[_Found]:
 
 
 def _walk(folder: str) -> list[str]:
-    return [
-        Path(root, name).relative_to(folder).as_posix()
-        for root, _, names in os.walk(folder, followlinks=True)
-        for name in names
-    ]
+    found: list[str] = []
+    seen: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [Path(root, name).relative_to(folder).as_posix() for name in names]
+    return found
 
 
 def _choose(folder: str, names: Sequence[str], input_format: str | None) -> list[str]:

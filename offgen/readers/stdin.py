@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,11 @@ class StreamSpool:
     it again.
     """
 
-    def __init__(self, stream: BinaryIO, spool_dir: Path | None) -> None:
+    def __init__(self, stream: BinaryIO, spool_dir: Path | None, *, is_kept_anyway: bool = False) -> None:
         self._stream = stream
+        if spool_dir is None and is_kept_anyway:  # until the process ends
+            self._folder = tempfile.TemporaryDirectory(prefix="offgen-")
+            spool_dir = Path(self._folder.name)
         self._is_used_up = False
         self._drain: _Drain | None = None
         spooled = sorted(spool_dir.glob("stdin-*.jsonl")) if spool_dir is not None else []

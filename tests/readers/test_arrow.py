@@ -45,6 +45,7 @@ def test_files_and_streams_are_told_apart(tmp_path: Path, read: Any, kind: str) 
     assert [v["prompt"] for v in some.values] == ["row 2990", "row 3000", "row 3010"]
 
 
+@pytest.mark.filterwarnings("ignore:Feather V1")
 def test_the_old_feather_format_is_read(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "in.feather"
     try:

@@ -157,7 +157,7 @@ def test_compressed_text_of_several_members_is_read_whole(tmp_path: Path, read: 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_truncated_compressed_file_is_named(tmp_path: Path, read: Any, suffix: str) -> None:
     rng = __import__("random").Random(1)
-    data = b"".join(json.dumps({"p": f"{rng.random()}{rng.random()}"}).encode() + b"\n" for _ in range(60_000))
+    data = b"".join(json.dumps({"p": f"{rng.random()}{rng.random()}"}).encode() + b"\n" for _ in range(40_000))
     whole = COMPRESS[suffix](data)
     path = tmp_path / f"in.jsonl{suffix}"
     path.write_bytes(whole[:-20])
@@ -261,7 +261,7 @@ def test_what_is_appended_while_reading_is_not_part_of_the_job(tmp_path: Path) -
 def test_memory_stays_flat_over_many_rows(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     with path.open("w") as file:
-        file.writelines(json.dumps({"prompt": f"row {i} " * 20}) + "\n" for i in range(100_000))
+        file.writelines(json.dumps({"prompt": f"row {i} " * 20}) + "\n" for i in range(40_000))
     rows = open_input([str(path)]).rows(["prompt"], selection=Selection(), skip=lambda row_id: False)
     tracemalloc.start()
     try:
@@ -271,7 +271,9 @@ def test_memory_stays_flat_over_many_rows(tmp_path: Path) -> None:
         before = tracemalloc.get_traced_memory()[0]
         for row in rows:
             assert row.error is None
-        assert tracemalloc.get_traced_memory()[1] - before < 8 << 20  # of 16 MB in the file
+        assert (
+            tracemalloc.get_traced_memory()[1] - before < 8 << 20
+        )  # the batches in hand; the file has 7 MB, its values four times that
     finally:
         tracemalloc.stop()
 

@@ -84,6 +84,12 @@ def test_hive_columns_come_with_globs_and_jsonl_and_stand_in_for_the_files_own(t
     assert read(str(tmp_path / "k=1" / "a.jsonl")).table.schema.names == ["p"]
 
 
+def test_a_link_that_leads_back_up_is_followed_once(tmp_path: Path, read: Any) -> None:
+    put(tmp_path / "a" / "x.jsonl", {"n": 1})
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    assert read(str(tmp_path), ["n"]).values == [{"n": 1}]
+
+
 def test_a_name_with_wildcard_characters_that_exists_is_that_file(tmp_path: Path, read: Any) -> None:
     path = put(tmp_path / "a[1].jsonl", {"n": 1})
     put(tmp_path / "a1.jsonl", {"n": 2})

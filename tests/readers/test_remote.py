@@ -70,3 +70,38 @@ def test_faults_name_the_url(store: Any, read: Any) -> None:
 def test_a_file_url_is_a_local_path(tmp_path: Any, read: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"n": 1}')
     assert read(f"file://{tmp_path}/a.jsonl", ["n"]).values == [{"n": 1}]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket of a real S3 server on this machine, as a real client sees it."""
+    server_module = pytest.importorskip("moto.server")
+    s3fs = pytest.importorskip("s3fs")
+    server = server_module.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    filesystem = s3fs.S3FileSystem()
+    filesystem.mkdir("bucket")
+    yield filesystem
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_s3_files_folders_and_globs(bucket: Any, read: Any) -> None:
+    for i in (2, 10, 1):
+        bucket.pipe(f"bucket/in/part-{i}.jsonl.gz", gzip.compress(json.dumps({"n": i}).encode()))
+    bucket.pipe("bucket/p/k=7/in.parquet", parquet(n=list(range(3000))))
+    assert [v["n"] for v in read("s3://bucket/in/", ["n"]).values] == [1, 2, 10]
+    assert [v["n"] for v in read("s3://bucket/in/part-1*.gz", ["n"]).values] == [1, 10]
+    got = read("s3://bucket/p", ["n", "k"], done=set(range(2990)))
+    assert got.values == [{"n": i, "k": 7} for i in range(2990, 3000)]
+    assert got.rows[0].where == "s3://bucket/p/k=7/in.parquet:2990"
+    with pytest.raises(UsageError, match=r"s3://bucket/none\.jsonl"):
+        open_input(["s3://bucket/none.jsonl"])
+    with pytest.raises(UsageError, match="s3://nobucket/x"):
+        open_input(["s3://nobucket/x.parquet"])

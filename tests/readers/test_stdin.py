@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,21 @@ def test_rows_are_not_held_back_until_a_batch_is_full(monkeypatch: pytest.Monkey
             feeder.write(big)
             feeder.write(b'{"n": 1}\n')
 
-        import threading
-
         thread = threading.Thread(target=write)
         thread.start()
         rows = open_input(["-"]).rows(["n"], selection=Selection(), skip=lambda row_id: False)
         assert [next(rows).values["n"], next(rows).values["n"]] == [0, 1]  # though the pipe is still open
         thread.join()
+
+
+def test_a_named_pipe_is_read_as_often_as_needed(tmp_path: Path, read: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    thread = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(lines(40_000),))
+    thread.start()
+    source = open_input([str(tmp_path / "pipe")])
+    for _ in range(2):
+        assert [v["n"] for v in read(source, ["n"]).values] == list(range(40_000))
+    thread.join()
 
 
 def test_without_a_spool_it_is_read_once(feed: Any, read: Any) -> None:
