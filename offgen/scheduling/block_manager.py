@@ -13,7 +13,7 @@ from offgen.scheduling.request import Request
 
 
 class BlockManager:
-    """Writer of Request.block_ids, block_hashes and num_published."""
+    """Writer of Request.block_ids, block_hashes, num_shared_blocks and num_published."""
 
     def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
         self.num_blocks = num_blocks
@@ -70,7 +70,7 @@ class BlockManager:
                 cache.wake(block_id)
             self._num_holders[block_id] += 1
         request.block_ids = [*cached, *(self._take() for _ in range(num_total - len(cached)))]
-        request.num_published = len(cached)
+        request.num_published = request.num_shared_blocks = len(cached)
 
     def grow(self, request: Request) -> int | None:
         """One more block at the end, or None if none is available."""

@@ -27,18 +27,19 @@ class DecodeLists:
     seats: list[int] = field(default_factory=list)
     request_ids: list[int] = field(default_factory=list)
     takers: list[Callable[[int], None]] = field(default_factory=list)  # each row's output_ids.append, or ignore_id
+    num_ignored: int = 0
     stop_ids: frozenset[int] = frozenset()  # of all rows: ids that need a closer look
 
     def copy(self, stop_ids: frozenset[int]) -> DecodeLists:
-        return DecodeLists(self.requests[:], self.seats[:], self.request_ids[:], self.takers[:], stop_ids)
+        return DecodeLists(
+            self.requests[:], self.seats[:], self.request_ids[:], self.takers[:], self.num_ignored, stop_ids
+        )
 
-    def silence(self, request: Request) -> bool:
-        """Ignore the row's id in this batch; False if it is not in it."""
-        try:
-            self.takers[self.requests.index(request)] = ignore_id
-        except ValueError:
-            return False
-        return True
+    def ignore(self, index: int) -> None:
+        """The id of the row at this place is nobody's."""
+        if self.takers[index] is not ignore_id:
+            self.takers[index] = ignore_id
+            self.num_ignored += 1
 
 
 class DecodeSet:
@@ -88,6 +89,7 @@ class DecodeSet:
         """The row is in no later batch; the last one takes its place in the lists."""
         rows, index = self._rows, request.decode_index
         rows.requests[-1].decode_index = index
+        rows.num_ignored -= rows.takers[index] is ignore_id
         _move_last(rows.requests, index)
         _move_last(rows.seats, index)
         _move_last(rows.request_ids, index)
@@ -102,7 +104,7 @@ class DecodeSet:
 
     def mute(self, request: Request) -> None:
         """The row stays and is computed, but its ids from the next batch on are ignored."""
-        self._rows.takers[request.decode_index] = ignore_id
+        self._rows.ignore(request.decode_index)
         self._shown = None
 
     def set_end(self, request: Request, tick: int) -> None:

@@ -15,11 +15,10 @@ BY_CONTEXT = Ending("length", "context")
 
 @dataclass(slots=True)
 class Flight:
-    """`sampling` and `partial` are the rows of the batch's chunks; `ending` those that get their last token by count."""
+    """`sampling` are the rows whose chunk samples, `ending` all rows that get their last token by count."""
 
     batch: Batch
     sampling: list[Request]
-    partial: list[Request]
     decodes: DecodeLists
     ending: list[Request]
 
@@ -27,12 +26,27 @@ class Flight:
     def samples(self) -> bool:
         return bool(self.sampling or self.decodes.requests)
 
+    @property
+    def num_awaited(self) -> int:
+        """Ids that are some row's."""
+        return len(self.sampling) + len(self.decodes.requests) - self.decodes.num_ignored
+
+    def ignore(self, request: Request) -> None:
+        """The row has ended: should the batch make another token for it, that is nobody's."""
+        if request in self.decodes.requests:
+            self.decodes.ignore(self.decodes.requests.index(request))
+
     def awaits(self, request: Request) -> bool:
         """Will this batch bring an id for the request."""
         return request in self.sampling or request in self.decodes.requests
 
-    def take_ids(self, token_ids: Sequence[int], endings: Mapping[int, Ending]) -> list[tuple[Request, Ending]]:
-        """Append each row's id; returns the rows that end with it, and why. Ids of rows that had ended are ignored."""
+    def take_ids(
+        self, token_ids: Sequence[int], endings: Mapping[int, Ending], unfinished: Mapping[int, Request]
+    ) -> list[tuple[Request, Ending]]:
+        """Append each row's id; returns the rows that end with it, and why. Ids of rows that had ended are ignored.
+
+        `endings` were decided outside, by request id, for rows among the `unfinished`.
+        """
         sampling, decodes = self.sampling, self.decodes
         ids = token_ids
         if sampling:
@@ -45,18 +59,22 @@ class Flight:
         has_stops = bool(decodes.stop_ids) and not decodes.stop_ids.isdisjoint(ids)
         if not (sampling or endings or has_stops or self.ending):
             return []
-        return self._ended(token_ids, endings, has_stops=has_stops)
+        return self._ended(token_ids, endings, unfinished, has_stops=has_stops)
 
     def _ended(
-        self, token_ids: Sequence[int], endings: Mapping[int, Ending], *, has_stops: bool
+        self,
+        token_ids: Sequence[int],
+        endings: Mapping[int, Ending],
+        unfinished: Mapping[int, Request],
+        *,
+        has_stops: bool,
     ) -> list[tuple[Request, Ending]]:
         ended: dict[int, tuple[Request, Ending]] = {}  # by arrival; the first reason counts
         sampling = [*self.sampling, *self.decodes.requests] if has_stops else self.sampling
-        if endings:
-            for request in (*self.sampling, *self.partial, *self.decodes.requests):
-                told = endings.get(request.request_id)
-                if told is not None and not request.is_finished:
-                    ended[request.arrival] = (request, told)
+        for request_id, told in endings.items():
+            request = unfinished.get(request_id)
+            if request is not None:
+                ended[request.arrival] = (request, told)
         for request, token_id in zip(sampling, token_ids, strict=False):
             if token_id in request.stop_ids and not request.is_finished:
                 stop = _stop(request, token_id)

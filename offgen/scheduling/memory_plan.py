@@ -1,21 +1,35 @@
 """Whether one more row fits, seen over the coming steps and not just now. Knows forecasts and counts; takes no block.
 
-Running rows grow by a token a step until they end and give their blocks back. The plan adds up that future for the
-running rows and the candidate, and admits while its peak stays in the pool: the pool is full, yet a preemption (a whole
-prefill lost) is rare. A wrong forecast costs a preemption, never the job.
+Running rows grow by a token a step until they end and give their blocks back. From what is known of output lengths,
+each row has a chance to be still there in a few periods ahead; the plan adds up the blocks expected to be in use then,
+and admits while mean and spread stay in the pool: it is full, yet a preemption (a whole prefill lost) is rare. A
+wrong forecast costs a preemption, never the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
 
 from offgen.scheduling.length_forecast import LengthForecast
 from offgen.scheduling.request import Request
 
-STEPS_UNTIL_RETRY = 8  # a refused row is looked at again after so many steps, or when a row leaves
-MARGIN_STEP = 0.02  # of the pool, kept free for wrong forecasts: more after each preemption,
-MAX_MARGIN = 0.3
-MARGIN_DECAY = 0.98  # a little less after each row that finished
+# ends of the periods that are looked at, in blocks a row grows by then
+BLOCKS_AHEAD = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
+STEPS_BETWEEN_LOOKS = 16  # a row's outlook is taken anew after so many steps
+SPREAD = 1.0  # standard deviations kept free
+MARGIN_STEP = 0.01  # of the pool, kept free besides: more after each preemption,
+MAX_MARGIN = 0.2
+MARGIN_DECAY = 0.95  # less after each row that finished
+
+
+@dataclass(slots=True)
+class Outlook:
+    """Of one row, in each period ahead: blocks it is expected to hold more (or less) than now, and their variance."""
+
+    changes: list[float]
+    variances: list[float]
 
 
 class MemoryPlan:
@@ -23,9 +37,13 @@ class MemoryPlan:
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._forecast = forecast
+        self._starts = [block_size * blocks for blocks in (0, *BLOCKS_AHEAD[:-1])]
         self._margin = 0.0
         self._num_promised = 0  # blocks of all running rows at their longest
-        self._retry_at = -1
+        self._outlooks: dict[int, Outlook] = {}  # of the running rows, by arrival
+        self._sum = Outlook([], [])
+        self._looked_at = -STEPS_BETWEEN_LOOKS
+        self._refused_at = -1
 
     def admits(
         self, request: Request, *, num_missing: int, num_live: int, running: Iterable[Request], step: int
@@ -33,19 +51,35 @@ class MemoryPlan:
         """May the row start now? `num_missing` more blocks are taken at once; they are available."""
         if self._num_promised + self._most_blocks(request) <= self._num_blocks:
             return True
-        if step < self._retry_at:
+        if self._refused_at == step:
             return False
-        if self._peak(request, num_missing, num_live, running) <= self._num_blocks * (1 - self._margin):
-            return True
-        self._retry_at = step + STEPS_UNTIL_RETRY
-        return False
+        if step - self._looked_at >= STEPS_BETWEEN_LOOKS:
+            self._look(running)
+            self._looked_at = step
+        own = self._outlook(request, num_missing)
+        room = self._num_blocks * (1 - self._margin) - num_live - num_missing
+        sums = self._sum
+        for change, variance, own_change, own_variance in zip(
+            sums.changes, sums.variances, own.changes, own.variances, strict=True
+        ):
+            if change + own_change + SPREAD * sqrt(max(0.0, variance + own_variance)) > room:
+                self._refused_at = step
+                return False
+        return True
 
-    def entered(self, request: Request) -> None:
+    def entered(self, request: Request, num_own: int) -> None:
+        """It runs, on `num_own` blocks that it does not share."""
         self._num_promised += self._most_blocks(request)
+        if self._sum.changes:
+            self._add(request, self._outlook(request, num_own))
 
     def left(self, request: Request) -> None:
         self._num_promised -= self._most_blocks(request)
-        self._retry_at = -1
+        outlook = self._outlooks.pop(request.arrival, None)
+        if outlook is not None:
+            sums = self._sum
+            sums.changes = [a - b for a, b in zip(sums.changes, outlook.changes, strict=True)]
+            sums.variances = [a - b for a, b in zip(sums.variances, outlook.variances, strict=True)]
 
     def preempted(self) -> None:
         self._margin = min(MAX_MARGIN, self._margin + MARGIN_STEP)
@@ -56,23 +90,24 @@ class MemoryPlan:
     def _most_blocks(self, request: Request) -> int:
         return -(-request.max_length // self._block_size)
 
-    def _peak(self, request: Request, num_missing: int, num_live: int, running: Iterable[Request]) -> float:
-        """The most blocks in use at once, if every row ends when it is expected to."""
-        size = self._block_size
-        expect = self._forecast.expect
-        rows = sorted(
-            [
-                (expect(row) - len(row.output_ids), len(row.block_ids) - row.num_cached_tokens // size)
-                for row in running
-                if not row.is_finished
-            ]
-            + [(expect(request) - len(request.output_ids), num_missing)]
-        )
-        peak = 0.0
-        num_alive = len(rows)
-        in_use = float(num_live + num_missing)  # less what ended, plus what that had grown by then
-        for remaining, num_own in rows:
-            peak = max(peak, in_use + num_alive * remaining / size)
-            in_use -= num_own
-            num_alive -= 1
-        return peak
+    def _look(self, running: Iterable[Request]) -> None:
+        self._outlooks.clear()
+        self._sum = Outlook([0.0] * len(BLOCKS_AHEAD), [0.0] * len(BLOCKS_AHEAD))
+        for request in running:
+            self._add(request, self._outlook(request, len(request.block_ids) - request.num_shared_blocks))
+
+    def _add(self, request: Request, outlook: Outlook) -> None:
+        sums = self._sum
+        self._outlooks[request.arrival] = outlook
+        sums.changes = [a + b for a, b in zip(sums.changes, outlook.changes, strict=True)]
+        sums.variances = [a + b for a, b in zip(sums.variances, outlook.variances, strict=True)]
+
+    def _outlook(self, request: Request, num_own: int) -> Outlook:
+        """A row is there in a period if it is at its start, and then as long as it can be by its end."""
+        most = self._most_blocks(request) - request.num_tokens // self._block_size
+        changes, variances = [], []
+        for chance, grown in zip(self._forecast.survival(request, self._starts), BLOCKS_AHEAD, strict=True):
+            held = num_own + min(grown, most)
+            changes.append(chance * held - num_own)
+            variances.append(chance * (1 - chance) * held * held)
+        return Outlook(changes, variances)

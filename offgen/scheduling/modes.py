@@ -55,7 +55,7 @@ class Static(Continuous):
         self._is_filling = False
 
     def reserved_tokens(self, request: Request) -> int:
-        return min(request.num_prompt_tokens + self._horizon, self._max_length)
+        return max(request.max_length, min(request.num_prompt_tokens + self._horizon, self._max_length))
 
     def _may_close(self, waiting: WaitingQueue, now: float) -> bool:
         return len(waiting) > 0

@@ -8,6 +8,7 @@ first, the tail of a row before its head.
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -33,8 +34,9 @@ class PrefixCache:
     def __init__(self, num_blocks: int) -> None:
         self._block_of: dict[bytes, int] = {}
         self._hash_of: list[bytes | None] = [None] * num_blocks
-        self._resting: dict[int, None] = {}  # oldest first
-        self._resting_wanted: dict[int, None] = {}  # met on the way to an eviction and spared
+        # oldest first; ordered dicts, because a plain one takes ever longer to find its first key as keys are deleted
+        self._resting: OrderedDict[int, None] = OrderedDict()
+        self._resting_wanted: OrderedDict[int, None] = OrderedDict()  # met on the way to an eviction and spared
         self._num_wanting: dict[bytes, int] = {}
 
     @property

@@ -65,6 +65,7 @@ class Request:
     resumes_after: int = field(default=-1, init=False)  # step whose ids must be known before it is admitted again
     block_ids: list[int] = field(default_factory=list, init=False)
     block_hashes: list[bytes] = field(default_factory=list, init=False)
+    num_shared_blocks: int = field(default=0, init=False)  # leading blocks found in the cache at the last admission
     num_published: int = field(default=0, init=False)  # leading blocks already offered to the prefix cache
     decode_index: int = field(default=-1, init=False)  # place in the decode set
     grow_tick: int = field(default=-1, init=False)  # decode tick at which it needs its next block

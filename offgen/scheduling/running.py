@@ -54,7 +54,7 @@ class RunningRows:
     def enter(self, request: Request, cached: list[int], num_blocks: int, num_cached: int) -> Entry:
         """Seat a row on `num_blocks` blocks, of which `cached` already hold its first `num_cached` tokens."""
         self._blocks.admit(request, cached, num_blocks)
-        self._plan.entered(request)
+        self._plan.entered(request, num_blocks - len(cached))
         self.seats.take(request)
         self.prefilling.append(request)
         self._num_active += 1
@@ -91,7 +91,7 @@ class RunningRows:
         return grants
 
     def launched(self, sampling: list[Request]) -> list[Request]:
-        """The step is planned: `sampling` rows decode from the next one on. Returns the rows it brings the last token."""
+        """The step is planned: `sampling` rows decode from the next one on. Returns the rows it ends, by count."""
         keeps_seats = self.mode.keeps_seats
         ending = []
         for request in self.decodes.take_ending():
@@ -123,7 +123,7 @@ class RunningRows:
         request.finish_reason, request.stop_reason = ending.finish_reason, ending.stop_reason
         request.finished_s = self._now()
         for flight in self._flights:
-            flight.decodes.silence(request)
+            flight.ignore(request)
         state = request.state
         if state is RequestState.WAITING:
             self._waiting.remove_preempted(request)

@@ -43,6 +43,8 @@ class Scheduler:
             config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, flights=self._flights, now=now
         )
         self._watchdog = Watchdog(config.max_length)
+        self.num_sampled_tokens = 0  # those that became some row's output
+        self._unfinished: dict[int, Request] = {}  # admitted once or more; by request id
         self._num_arrived = 0
         self._step = 0
         self._num_steps_known = 0
@@ -97,7 +99,10 @@ class Scheduler:
     # doors
 
     def add(self, request: Request) -> str | None:
-        """Take a request into the window. None, or why it can never be served. request_id is unique among the unfinished."""
+        """Take a request into the window. None, or why it can never be served.
+
+        request_id is unique among unfinished requests.
+        """
         reason = self._refusal(request)
         if reason is not None:
             return reason
@@ -126,10 +131,9 @@ class Scheduler:
         entered: list[Entry] = []
         chunks: list[Chunk] = []
         sampling: list[Request] = []
-        partial: list[Request] = []
         if running.prefilling or (running.seats.has_free and self._waiting):
             budget = self.config.max_num_batched_tokens - len(decodes.seats)
-            self._add_prompts(budget, entered, chunks, sampling, partial)
+            self._add_prompts(budget, entered, chunks, sampling)
         if not chunks and not decodes.seats:
             if self.has_work and not self._flights and self.opens_at_s is None:
                 self._watchdog.stuck(self._state())
@@ -137,7 +141,7 @@ class Scheduler:
         self._step += 1
         left = running.seats.take_left()
         batch = Batch(self._step, left, entered, grants, chunks, decodes.seats, decodes.request_ids)
-        self._flights.append(Flight(batch, sampling, partial, decodes, running.launched(sampling)))
+        self._flights.append(Flight(batch, sampling, decodes, running.launched(sampling)))
         return batch
 
     def update(
@@ -145,8 +149,8 @@ class Scheduler:
     ) -> list[Request]:
         """Take a batch's sampled ids (chunks that sample, then decode seats); returns the requests that finished.
 
-        `endings` are decided outside, by request id, and win over the scheduler's own reasons. Ids of rows that had
-        ended before this batch are ignored.
+        `endings` are decided outside, by id of a request that was ever admitted, and win over the scheduler's own
+        reasons. Ids of rows that had ended before this batch are ignored.
         """
         if not self._flights and batch.step <= self._num_steps_known:
             return []  # dropped meanwhile
@@ -158,13 +162,15 @@ class Scheduler:
             for request in flight.sampling:
                 if request.first_token_s is None:
                     request.first_token_s = now
+        self.num_sampled_tokens += flight.num_awaited
         finished = []
-        for request, ending in flight.take_ids(token_ids, endings):
+        for request, ending in flight.take_ids(token_ids, endings, self._unfinished):
             self._running.finish(request, ending)
+            del self._unfinished[request.request_id]
             self._forecast.observe(request)
             self._plan.finished()
             finished.append(request)
-        if finished:
+        if finished and self._running.mode.keeps_seats:
             self._running.release_ended()
         if not flight.samples:
             self._watchdog.stepped(samples=False, state=self._state())
@@ -180,6 +186,7 @@ class Scheduler:
         self._running.clear()
         self._waiting.clear()
         self._flights.clear()
+        self._unfinished.clear()
         self._num_steps_known = self._step
         return [dropped[arrival] for arrival in sorted(dropped) if not dropped[arrival].is_finished]
 
@@ -211,14 +218,14 @@ class Scheduler:
         entered: list[Entry],
         chunks: list[Chunk],
         sampling: list[Request],
-        partial: list[Request],
     ) -> None:
         """Prompts under way go on, the oldest first; then waiting rows start, while budget, seats and blocks last."""
 
         def add_chunk(request: Request) -> int:
             chunk = self._next_chunk(request, budget)
             chunks.append(chunk)
-            (sampling if chunk.samples else partial).append(request)
+            if chunk.samples:
+                sampling.append(request)
             return chunk.length
 
         for request in self._running.prefilling:
@@ -242,6 +249,7 @@ class Scheduler:
             if not self._fits_memory(candidate, self._blocks.num_missing(cached, num_blocks)):
                 break
             self._waiting.pop(candidate)
+            self._unfinished[candidate.request_id] = candidate
             entered.append(self._running.enter(candidate, cached, num_blocks, num_cached))
             budget -= add_chunk(candidate)
         self._running.mode.seal()
