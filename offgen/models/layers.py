@@ -157,7 +157,7 @@ class Decoder:
     """A whole native model: embedding, layers, norm, head.
 
     embed_scale   what embeddings are multiplied by      (Gemma, Granite)
-    logit_scale   what logits are multiplied by          (Granite)
+    logit_divisor what logits are divided by             (Granite)
     logit_cap     logits become cap * tanh(logits / cap) (Gemma2)
     """
 
@@ -169,7 +169,7 @@ class Decoder:
     head: Linear
     weight_bytes: int = 0
     embed_scale: float | None = None
-    logit_scale: float | None = None
+    logit_divisor: float | None = None
     logit_cap: float | None = None
 
     def forward(self, token_ids: torch.Tensor, kv_caches: list[KVCache], inputs: AttentionInputs) -> torch.Tensor:
@@ -184,8 +184,8 @@ class Decoder:
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self.head(hidden).to(torch.float32)
-        if self.logit_scale is not None:
-            logits = logits * self.logit_scale
+        if self.logit_divisor is not None:
+            logits = logits / self.logit_divisor
         if self.logit_cap is not None:
             logits = torch.tanh(logits / self.logit_cap) * self.logit_cap
         return logits

@@ -9,6 +9,10 @@ from offgen.models.rope import rope_config
 
 LLAMA_DEFAULTS = {
     "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
@@ -18,6 +22,7 @@ LLAMA_DEFAULTS = {
 }
 MISTRAL_DEFAULTS = {
     **LLAMA_DEFAULTS,
+    "intermediate_size": 14336,
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
     "sliding_window": 4096,

@@ -90,7 +90,7 @@ def decoder(
     *,
     norm_plus: float | None = None,
     embed_scale: float | None = None,
-    logit_scale: float | None = None,
+    logit_divisor: float | None = None,
     logit_cap: float | None = None,
 ) -> Decoder:
     """The stack: make_layer(index, prefix) for each layer, between embedding and head."""
@@ -115,5 +115,5 @@ def decoder(
         notes=tuple(b.notes),
     )
     return Decoder(
-        shape, b.backend, embedding, layers, final, head, b.weight_bytes, embed_scale, logit_scale, logit_cap
+        shape, b.backend, embedding, layers, final, head, b.weight_bytes, embed_scale, logit_divisor, logit_cap
     )

@@ -9,6 +9,10 @@ from offgen.models.rope import rope_config
 
 QWEN2_DEFAULTS = {
     "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
     "num_key_value_heads": 32,
     "max_position_embeddings": 32768,
     "rms_norm_eps": 1e-6,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from offgen.models import llama, qwen
+from offgen.models import gemma, granite, llama, olmo, phi3, qwen, smollm3
 from offgen.models.builder import Builder
 from offgen.models.layers import Decoder
 
@@ -13,4 +13,12 @@ NATIVE: Mapping[str, Callable[[Builder], Decoder]] = {
     "MistralForCausalLM": llama.build_mistral,
     "Qwen2ForCausalLM": qwen.build_qwen2,
     "Qwen3ForCausalLM": qwen.build_qwen3,
+    "GemmaForCausalLM": gemma.build_gemma,
+    "Gemma2ForCausalLM": gemma.build_gemma2,
+    "Gemma3ForCausalLM": gemma.build_gemma3,
+    "Phi3ForCausalLM": phi3.build,
+    "GraniteForCausalLM": granite.build,
+    "Olmo2ForCausalLM": olmo.build_olmo2,
+    "Olmo3ForCausalLM": olmo.build_olmo3,
+    "SmolLM3ForCausalLM": smollm3.build,
 }

@@ -80,6 +80,14 @@ def rope_config(
     share = config.get("partial_rotary_factor", partial)
     if share is not None:
         parameters.setdefault("partial_rotary_factor", share)
+    return rope_of(parameters, config, head_dim=head_dim, scales_default_partially=scales_default_partially)
+
+
+def rope_of(
+    parameters: dict[str, Any], config: Mapping[str, Any], *, head_dim: int, scales_default_partially: bool = False
+) -> RopeConfig:
+    """The rotation of one dictionary of parameters, lengths filled in from the configuration."""
+    kind = parameters["rope_type"]
     maximum = int(config["max_position_embeddings"])
     if kind in SCALED_BY_LENGTH:
         outside = config.get("original_max_position_embeddings")

@@ -29,7 +29,7 @@ UNKNOWN_CONTEXT = 2048  # a model that names no limit: what training usually saw
 
 
 def read_class(folder: Path) -> tuple[Any, Any]:
-    """(model class, config) of config.json. UsageError for no causal LM of transformers, or one that keeps other state."""
+    """(model class, config) of config.json. UsageError for what is no causal LM, or keeps other state than KV."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
