@@ -85,4 +85,7 @@ def decode_tile(shape: PagedShape, dtype: torch.dtype) -> Tile:
         return Tile(keys=64 if wide <= 128 else 32 if wide <= 512 else 16, num_warps=4, num_stages=2)
     if dtype == torch.float32:  # no tensor cores: registers run out first
         return Tile(keys=32 if wide <= 256 else 16, num_warps=4, num_stages=3)
-    return Tile(keys=64 if wide <= 256 else 32 if wide <= 512 else 16, num_warps=4, num_stages=3)
+    keys = 64 if wide <= 256 else 32 if wide <= 512 else 16
+    if shape.is_quantized:  # half the bytes, and registers to convert them: smaller tiles, one more in flight
+        return Tile(keys=max(16, keys // 2), num_warps=4, num_stages=4)
+    return Tile(keys=keys, num_warps=4, num_stages=3)

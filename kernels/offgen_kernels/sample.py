@@ -16,8 +16,8 @@ import triton.language as tl
 from offgen_kernels.threshold import MAX_CANDIDATES, threshold
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_TILE = 2048
-_STAGES = 3
+_TILE = 1024  # 4 values a thread: two programs fit a processor
+_STAGES = 4
 
 
 @triton.jit
@@ -75,7 +75,7 @@ def _best_of_row(
     return chosen, peak, tl.min(smallest, 0), is_good
 
 
-@triton.jit(do_not_specialize=["size"], do_not_specialize_on_alignment=["out_ptr", "non_finite_ptr"])
+@triton.jit
 def _sample_kernel(
     logits_ptr,
     temperature_ptr,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from offgen_kernels import reference_sampling
+from offgen_kernels.logprobs import token_logprobs, top_logprobs
 from offgen_kernels.sample import sample
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -118,3 +119,31 @@ def test_wrong_shapes_are_refused(device):
         sample(logits_of(3, 10, device), **columns)
     with pytest.raises(ValueError, match="top_k"):
         sample(logits_of(2, 10, device), **columns | {"top_k": columns["top_k"].long()})
+
+
+@pytest.mark.parametrize("kind", ["normal", "coarse", "outliers", "masked"])
+def test_token_logprobs_and_ranks(device, kind):
+    logits = logits_of(4, 3001, device, kind)
+    token_ids = torch.tensor([0, 1, 1500, 3000], device=device)
+    logprobs, ranks = token_logprobs(logits, token_ids)
+    expected, expected_ranks = reference_sampling.token_logprobs(logits, token_ids)
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
+    assert ranks.tolist() == expected_ranks.tolist()
+
+
+@pytest.mark.parametrize(("size", "count"), [(3001, 1), (3001, 20), (5, 5), (4000, 300)])
+@pytest.mark.parametrize("kind", ["normal", "coarse"])
+def test_top_logprobs(device, kind, size, count):
+    logits = logits_of(3, size, device, kind)
+    ids, logprobs = top_logprobs(logits, count)
+    expected_ids, expected = reference_sampling.top_logprobs(logits, count)
+    assert ids.tolist() == expected_ids.tolist()
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_top_logprobs_of_fewer_columns_than_asked_for(device):
+    logits = torch.full((1, 10), -torch.inf, device=device)
+    logits[0, 7], logits[0, 2] = 1.0, 2.0
+    ids, logprobs = top_logprobs(logits, 3)
+    assert ids.tolist() == [[2, 7, -1]]
+    assert logprobs[0, 2] == -torch.inf
