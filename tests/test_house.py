@@ -22,10 +22,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.options": set(),
     "scheduling": set(),
     "sampling.params": set(),
-    "columns": set(),
+    "json_text": set(),
+    "columns": {"json_text"},
     "records": {"sampling.params"},
-    "readers": {"records", "columns"},
-    "writers": {"records", "columns", "stats"},
+    "readers": {"records", "columns", "json_text"},
+    "writers": {"records", "columns", "json_text", "stats"},
     "text": {"records", "sampling.params"},
     "backends": {"offgen_kernels"},
     "checkpoints": set(),
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 for street in STREETS:
     MAY_IMPORT[street] = {
-        "config", "records", "stats", "checkpoints", "readers", "columns", "text", "engine", "engine.options",
+        "config", "records", "stats", "checkpoints", "readers", "columns", "json_text", "text", "engine", "engine.options",
         "scheduling", "writers", "report", "models", "sampling.params",
     }  # fmt: skip
 
