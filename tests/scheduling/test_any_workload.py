@@ -1,4 +1,4 @@
-"""Random workloads under random configurations: the outputs are those of each request alone, the pool is never wrong."""
+"""Random workloads under random configurations: each output is that of its request alone, the pool is never wrong."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_continuous_batching_of_heavy_tailed_lengths_is_short_and_without_bubble
 
 
 def test_known_limits_make_a_short_tail():
-    """With max_tokens that tell the length, the longest rows start first and the last step is nearly as full as the first."""
+    """Where max_tokens tells the length, the longest rows start first and the steps stay full to the end."""
     lengths = [row.num_output_tokens for row in read_workload("lognormal:n=2000,median=64,sigma=1,max=2048")]
     rows = [SimulatedRow([7, place], length, length) for place, length in enumerate(lengths)]
     ratios = {}
