@@ -85,13 +85,20 @@ def run_command_line(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         return _reader_went_away()
     except OffgenError as error:
-        complain(error.message, error.hint)
-        return error.exit_code
+        if error.exit_code != BROKEN_PIPE:
+            complain(error.message, error.hint, label=getattr(error, "label", "error"))
+            return error.exit_code
+        return _reader_went_away()
     except CLICK_PROBLEM as problem:
         return _usage_problem(problem)
     except (KeyboardInterrupt, typer.Abort):
         complain("interrupted")
         return 130
+    except Exception as problem:
+        if os.environ.get("OFFGEN_DEBUG"):
+            raise
+        complain(f"{type(problem).__name__}: {problem}", "OFFGEN_DEBUG=1 shows where it happened")
+        return 1
 
 
 def _usage_problem(problem: Any) -> int:

@@ -7,9 +7,9 @@ import os
 import sys
 
 
-def complain(message: str, hint: str | None = None) -> None:
-    """An error and what to try, in the house's form."""
-    say(f"error: {message}" if hint is None else f"error: {message}\nhint: {hint}")
+def complain(message: str, hint: str | None = None, *, label: str = "error") -> None:
+    """What went wrong and what to try, in the house's form."""
+    say(f"{label}: {message}" if hint is None else f"{label}: {message}\nhint: {hint}")
 
 
 def say(text: str) -> None:

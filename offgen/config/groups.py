@@ -13,7 +13,19 @@ from typing import Any
 from offgen.config import values
 from offgen.config.availability import KNOWN_QUANTIZATIONS
 from offgen.config.option import option, switch
-from offgen.config.values import Allowance, Shard, choice, full_text, many, name, names, number, size, whole
+from offgen.config.values import (
+    Allowance,
+    Shard,
+    choice,
+    full_text,
+    many,
+    name,
+    names,
+    number,
+    plain_text,
+    size,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class OutputConfig:
     row_order: str = option(
         "Order of rows in a file: input, or finish (as they end).", choice("input", "finish"), "input", metavar="ORDER"
     )
-    column_prefix: str = option("Put before the names of the columns that offgen adds.", name, "", metavar="P")
+    column_prefix: str = option("Put before the names of the columns that offgen adds.", plain_text, "", metavar="P")
     output_token_ids: bool = switch("Add completion_token_ids.", off="--no-output-token-ids")
     stats: bool = switch("Add the stats column.", True, off="--no-stats")
 

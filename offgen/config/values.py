@@ -88,10 +88,16 @@ def name(value: Any) -> str:
     return value
 
 
-def text(value: Any) -> str:
-    """Any text; `@file` is the file's content without its last line end, `@@…` a text that starts with @."""
+def plain_text(value: Any) -> str:
+    """Any text, as it is."""
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is not text")
+    return value
+
+
+def text(value: Any) -> str:
+    """Any text; `@file` is the file's content without its last line end, `@@…` a text that starts with @."""
+    value = plain_text(value)
     if value.startswith("@@"):
         return value[1:]
     if not value.startswith("@") or value == "@":

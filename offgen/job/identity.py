@@ -66,3 +66,16 @@ def prompt_note(prompt: str) -> str:
     """The first rendered prompt, as the screen shows it."""
     shown = prompt if len(prompt) <= MAX_SHOWN else prompt[: MAX_SHOWN - 1] + "…"
     return "\n".join(["first prompt:", *(f"  | {line}" for line in shown.splitlines() or [""])])
+
+
+def engine_note(described: Mapping[str, Any]) -> str:
+    """What the engine runs with, as the screen shows it: given or chosen, and then why."""
+    lines = [f"engine: {described['device']} {described['dtype']}"]
+    if "num_blocks" in described:
+        lines[0] += (
+            f"; {described['max_num_seqs']:,} rows at once, {described['max_num_batched_tokens']:,} tokens a step,"
+            f" context {described['max_model_len']:,}, KV {described['num_blocks']:,} blocks of"
+            f" {described['block_size']} tokens ({described['kv_bytes'] / 2**30:.2f} GiB)"
+        )
+    chosen = [f"  {name.replace('_', '-')}: {reason}" for name, reason in described.get("why", {}).items()]
+    return "\n".join([*lines, *chosen])

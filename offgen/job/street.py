@@ -14,7 +14,7 @@ from offgen.errors import JobError, UsageError
 from offgen.job.closing import Closing, abandon
 from offgen.job.display import Display, Silent
 from offgen.job.heartbeat import Heartbeat
-from offgen.job.identity import announcement, fingerprint, run_record
+from offgen.job.identity import announcement, engine_note, fingerprint, prompt_note, run_record
 from offgen.job.interrupts import Interrupts, Stopped
 from offgen.job.metrics import open_metrics
 from offgen.job.model_side import ModelSide, Serving, choose_model
@@ -24,7 +24,7 @@ from offgen.stats.progress import Progress
 
 if TYPE_CHECKING:
     from offgen.readers import Input
-    from offgen.records import Prompt
+    from offgen.records import Prompt, Row
     from offgen.writers import Output, ResumeState
     from offgen.writers.stream import StreamOutput
 
@@ -63,10 +63,10 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         prompt = None if first is None else model.renderer.describe(first)
         identity = fingerprint(config, model, rows.fingerprint())
         metrics = open_metrics(config.display)
-    data = config.data
+    data, record = config.data, run_record(config, model, prompt)
     state = output.start(
         fingerprint=identity,
-        run=run_record(config, model, prompt),
+        run=record,
         overwrite=data.overwrite,
         resume=data.resume,
         retry_errors=data.retry_errors,
@@ -78,9 +78,11 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         display.note(announcement(model, prompt))
         with interrupts.raising():
             engine = _load(model, output, state, closing)
+        record["engine"] = engine.describe()  # the writer holds the record, and saves it again at the end
+        display.note(engine_note(engine.describe()))
         progress = Progress(engine.stats, time.monotonic(), state.num_done_rows, state.num_done_errors)
         closing.running(progress)
-        prompts = Prefetch(_prompts(config, rows, model, output))
+        prompts = Prefetch(_prompts(config, rows, model, output, display))
         with (
             Heartbeat(progress, [display.show, *metrics.listeners], on_failure=display.warn),
             interrupts.calling(lambda: _stop(prompts, engine)),
@@ -102,12 +104,20 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         metrics.close()
 
 
-def _prompts(config: JobConfig, rows: Input, model: ModelSide, output: Output | StreamOutput) -> Iterator[Prompt]:
-    """The rows that are not done yet, rendered as they are pulled; those of a pipe as they come, none held back."""
+def _prompts(
+    config: JobConfig, rows: Input, model: ModelSide, output: Output | StreamOutput, display: Display
+) -> Iterator[Prompt]:
+    """The rows that are not done yet, rendered as they are pulled."""
     undone = rows.rows(model.needed_columns, selection=selection_of(config), skip=output.is_done)
-    if not is_live(config):
-        return model.renderer.render(undone)
-    return (prompt for row in undone for prompt in model.renderer.render([row]))
+    return _live_prompts(undone, model, display) if is_live(config) else model.renderer.render(undone)
+
+
+def _live_prompts(rows: Iterator[Row], model: ModelSide, display: Display) -> Iterator[Prompt]:
+    """The rows of a pipe, each as it comes: none is held back for others. The first is shown now that it is there."""
+    for place, row in enumerate(rows):
+        if place == 0:
+            display.note(prompt_note(model.renderer.describe(row)))
+        yield from model.renderer.render([row])
 
 
 def _stop(prefetch: Prefetch, engine: Serving) -> None:
