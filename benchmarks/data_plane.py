@@ -1,7 +1,8 @@
 """How fast rows go through reader, journal and writer when the engine costs nothing, and whether memory stays flat.
 
-Makes a file of short rows, runs it through the echo engine in this process (no tokenizer, no model), prints one JSON line:
-rows/s by wall clock and by CPU time, and resident memory at 10%, 50% and 90% of the rows. The process keeps to one core.
+Makes a file of short rows, runs it through the echo engine in this process (no tokenizer, no model), prints one JSON
+line: rows/s by wall clock and by CPU time, and resident memory at 10%, 50% and 90% of the rows. The process keeps to
+one core.
 
     python benchmarks/data_plane.py --rows 200000 --input jsonl --output parquet
 """
@@ -48,7 +49,11 @@ def make_input(folder: Path, kind: str, num_rows: int) -> Path:
 
 
 def _row(place: int) -> dict[str, Any]:
-    return {"id": place, "prompt": f"Question {place}: what comes after the number {place * 7919}?", "label": "abc"[place % 3]}
+    return {
+        "id": place,
+        "prompt": f"Question {place}: what comes after the number {place * 7919}?",
+        "label": "abc"[place % 3],
+    }
 
 
 def resident_bytes() -> int:

@@ -132,7 +132,7 @@ def temporary_of(path: Path) -> Path:
 
 
 class DiskFile:
-    """A file being written, front to back. Also what pyarrow's writers take as their sink, with its many small writes."""
+    """A file being written, front to back. Also the sink of pyarrow's writers, for their many small writes."""
 
     def __init__(self, disk: Disk, fd: int, path: Path) -> None:
         self.path = path

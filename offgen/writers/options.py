@@ -82,7 +82,7 @@ class OutputOptions:
         }
 
 
-def own_columns_of(described: dict[str, Any]) -> OutputOptions:
+def options_of(described: dict[str, Any]) -> OutputOptions:
     """The options again, as far as `fingerprint` wrote them down: what verify needs to read an output."""
     index, _, count = str(described["shard"]).partition("/")
     kept = {name: described[name] for name in asdict(OutputOptions()) if name in described}
@@ -90,6 +90,7 @@ def own_columns_of(described: dict[str, Any]) -> OutputOptions:
     return OutputOptions(
         **{
             **kept,
+            "format": described["format"],
             "columns": None if columns is None else tuple(columns),
             "drop_columns": tuple(described["drop_columns"]),
             "selection": AllRows(described["skip"], described["limit"], int(index), int(count)),

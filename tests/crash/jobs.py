@@ -22,13 +22,16 @@ from offgen.writers.disk import Disk
 NUM_ROWS = 11
 
 
+FOLDER = OutputOptions(rows_per_shard=4, flush_interval_s=0.0)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A job: where it writes, how its rows look, in what order they finish."""
 
     name: str
     target: str
-    options: OutputOptions = OutputOptions(rows_per_shard=4, flush_interval_s=0.0)
+    options: OutputOptions = FOLDER
     batches: Callable[[], list[pa.RecordBatch]] = lambda: plain_batches()
     is_shuffled: bool = False
     fails: tuple[int, ...] = ()
@@ -45,12 +48,15 @@ def widening_batches() -> list[pa.RecordBatch]:
     first = pa.record_batch({"prompt": ["p0", "p1", "p2", "p3"], "meta": pa.nulls(4), "mixed": [1, 2, 3, 4]})
     second = pa.record_batch({"prompt": ["p4", "p5"], "meta": ["x", None], "mixed": ["a", "b"], "zoo": [1.5, None]})
     third = pa.record_batch(
-        {"prompt": [f"p{place}" for place in range(6, NUM_ROWS)], "mixed": [[1], [], None, [2], [3]], "ant": [[True]] * 5}
+        {
+            "prompt": [f"p{place}" for place in range(6, NUM_ROWS)],
+            "mixed": [[1], [], None, [2], [3]],
+            "ant": [[True]] * 5,
+        }
     )
     return [first, second, third]
 
 
-FOLDER = OutputOptions(rows_per_shard=4, flush_interval_s=0.0)
 SCENARIOS = [
     Scenario("folder", "out/"),
     Scenario("shuffled", "out/", is_shuffled=True, fails=(3,)),

@@ -63,9 +63,7 @@ class Promises:
         assert not broken, f"rows {broken} were durable and were run again"
 
 
-def disturbed(
-    scenario: Scenario, folder: Path, kills: list[int], promises: Promises, *, loses: bool
-) -> int | None:
+def disturbed(scenario: Scenario, folder: Path, kills: list[int], promises: Promises, *, loses: bool) -> int | None:
     """The job, killed at each of `kills` in turn and then left alone: None if the last kill came too late to matter."""
     if scenario.retries:
         assert in_child(lambda: run(scenario, folder, is_first=True)) == 0
