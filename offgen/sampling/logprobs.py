@@ -13,6 +13,7 @@ import torch
 
 from offgen.records import TokenLogprob
 from offgen.sampling.blockwise import block_maxima, block_sums, padded_width
+from offgen.sampling.candidates import likeliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +50,41 @@ class RawLogprobs:
 def raw_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> RawLogprobs:
     """logits [R, V] as the model made them; token_ids [R]; num_top is cut to V."""
     num_rows, num_columns = logits.shape
-    peaks = block_maxima(logits).amax(-1, keepdim=True)
-    weights = torch.zeros(num_rows, padded_width(num_columns), dtype=logits.dtype, device=logits.device)
-    torch.sub(logits, peaks, out=weights[:, :num_columns])
-    weights[:, :num_columns].exp_()
-    totals = block_sums(weights).cumsum(-1)[:, -1:]
-    log_totals = peaks.to(torch.float64) + totals.log()
+    maxima = block_maxima(logits)
+    peaks = maxima.amax(-1, keepdim=True)
+    table = torch.zeros(num_rows, padded_width(num_columns), dtype=torch.float32, device=logits.device)
+    inside = table[:, :num_columns]
+    torch.sub(logits, peaks, out=inside)
+    inside.exp_()
+    log_totals = peaks.to(torch.float64) + block_sums(table).cumsum(-1)[:, -1:].log()
     chosen = logits.gather(1, token_ids[:, None])
-    top_values, top_ids = _likeliest(logits, min(num_top, num_columns))
+    torch.gt(logits, chosen, out=inside)
+    num_above = block_sums(table).sum(-1).to(torch.int64)  # as floats: a sum of booleans takes ten times as long
+    top_values, top_ids = _top(logits, maxima, min(num_top, num_columns))
     return RawLogprobs(
         token_ids=token_ids,
         logprobs=(chosen - log_totals).squeeze(1).to(torch.float32),
-        ranks=(logits > chosen).sum(-1) + 1,
+        ranks=num_above + 1,
         top_ids=top_ids,
         top_logprobs=(top_values - log_totals).to(torch.float32),
     )
 
 
-def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The highest `count` values of each row and their columns; columns of equal value in ascending order.
+def _top(logits: torch.Tensor, maxima: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The highest `count` values of each row and their columns, ties by column.
 
-    topk leaves ties in no stated order. Sorting by column and then, stably, by value settles all but which of the
-    columns that tie with the last are in; those rows are done again whole.
+    Rows in which a column that is left out ties with the last are done again, whole.
     """
     if count == 0:
         return logits[:, :0], torch.zeros(logits.shape[0], 0, dtype=torch.int64, device=logits.device)
     width = min(count + 1, logits.shape[1])
-    values, columns = logits.topk(width, dim=-1)
+    values, columns = likeliest(logits, maxima, width)
     if width > count:
         cut = (values[:, count - 1] == values[:, count]).nonzero().flatten()
         if cut.numel():
             again = logits[cut].sort(dim=-1, descending=True, stable=True)
             values[cut], columns[cut] = again.values[:, :width], again.indices[:, :width]
-    columns, order = columns[:, :count].sort(dim=-1)
-    values, order = values[:, :count].gather(1, order).sort(dim=-1, descending=True, stable=True)
-    return values, columns.gather(1, order)
+    return values[:, :count], columns[:, :count]
 
 
 def _finite(value: float) -> float | None:

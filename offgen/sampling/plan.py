@@ -1,6 +1,6 @@
 """What a step's sampling must do, row by row: made once for a set of seats, and kept while nobody enters or leaves.
 
-Knows parameters, as Python values; knows no logits.
+Knows parameters; knows no logits.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
+
+from offgen.sampling.chooser import Draws
 from offgen.sampling.masks import has_long_bad_words
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import has_penalty
@@ -52,46 +55,47 @@ class Rule:
 class Plan:
     """The rows of a step, sorted by what they need.
 
-    worked     rows of the batch that are edited or sampled: copied into a table of their own, which the rules refer to
-    drawn      rows of that table that are sampled; the rules top_k, top_p and min_p count within *these*
+    edited     rows of the batch whose logits are changed: copied into a table of their own, which the rules refer to
+    drawn      rows of the batch that are sampled
+    draws      how: its rows are those of drawn
     logprobs   rows of the batch that want log-probabilities
     num_steps  how often the plan may be used before a row reaches its min_tokens
     """
 
     seats: tuple[int, ...]
     states: list[SeatState]
-    worked: list[int]
+    edited: list[int]
     drawn: list[int]
+    draws: Draws
     penalized: Rule
     biased: Rule
     worded: Rule
     held_back: Rule
-    top_k: Rule
-    top_p: Rule
-    min_p: Rule
     logprobs: list[int]
     remembered: list[int]  # rows of the batch whose sampled id goes into the history
     num_steps: int
 
 
-def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int) -> Plan:
-    worked = [row for row, one in enumerate(states) if one.is_edited or not one.is_greedy or one.num_held_back > 0]
-    table = [(seats[row], states[row]) for row in worked]
-    drawn = [row for row, (_, one) in enumerate(table) if not one.is_greedy]
-    draws = [table[row] for row in drawn]
+def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int, device: torch.device) -> Plan:
+    edited = [row for row, one in enumerate(states) if one.is_edited or one.num_held_back > 0]
+    table = [(seats[row], states[row]) for row in edited]
+    drawn = [row for row, one in enumerate(states) if not one.is_greedy]
     waits = [one.num_held_back for one in states if one.num_held_back > 0]
     return Plan(
         seats=tuple(seats),
         states=list(states),
-        worked=worked,
+        edited=edited,
         drawn=drawn,
+        draws=Draws.of(
+            [states[row].params for row in drawn],
+            [states[row].key for row in drawn],
+            vocab_size=vocab_size,
+            device=device,
+        ),
         penalized=_rule(table, [one.has_penalty for _, one in table]),
         biased=_rule(table, [bool(one.params.logit_bias) for _, one in table]),
         worded=_rule(table, [bool(one.params.bad_words_token_ids) for _, one in table]),
         held_back=_rule(table, [one.num_held_back > 0 for _, one in table]),
-        top_k=_rule(draws, [0 < one.params.top_k < vocab_size for _, one in draws]),
-        top_p=_rule(draws, [one.params.top_p < 1.0 for _, one in draws]),
-        min_p=_rule(draws, [one.params.min_p > 0.0 for _, one in draws]),
         logprobs=[row for row, one in enumerate(states) if one.params.logprobs is not None],
         remembered=[row for row, one in enumerate(states) if one.needs_history],
         num_steps=min(waits, default=1 << 62),

@@ -14,15 +14,14 @@ import torch
 
 from offgen.records import TokenLogprob
 from offgen.sampling import masks
-from offgen.sampling.blockwise import argmax, block_maxima, padded_width
-from offgen.sampling.draw import draw
-from offgen.sampling.filters import keep_min_p, keep_top_k, keep_top_p
+from offgen.sampling.blockwise import argmax, block_maxima
+from offgen.sampling.chooser import Chooser
 from offgen.sampling.history import History
 from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import Penalties
 from offgen.sampling.plan import Plan, SeatState, make_plan
-from offgen.sampling.rng import stream_key, uniforms
+from offgen.sampling.rng import stream_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,13 @@ class Sampler:
         self._states: list[SeatState | None] = [None] * max_num_seqs
         self._history = History(device)
         self._penalties = Penalties(vocab_size, self._history, device)
+        self._chooser = Chooser()
+        self._chooser = Chooser()
         self._plan: Plan | None = None
         self._plan_steps = 0
 
+    @torch.inference_mode()
+    @torch.inference_mode()
     def enter(
         self,
         seat: int,
@@ -104,12 +107,11 @@ class Sampler:
         plan = self._plan_for(seats)
         maxima = block_maxima(logits)
         non_finite = ~maxima.amax(-1).isfinite()  # NaN and +inf win every maximum; -inf only when alone
-        token_ids = argmax(logits, maxima)
-        if plan.worked:
-            chosen, stuck = self._work(logits, plan)
-            index = torch.tensor(plan.worked, device=logits.device)
-            token_ids[index] = chosen
-            non_finite[index] |= stuck
+        edited = logits
+        if plan.edited:
+            edited, maxima = self._edit(logits, maxima, plan)
+            non_finite |= maxima.amax(-1) == -torch.inf  # every column is banned
+        token_ids = self._choose(edited, maxima, plan)
         token_ids = token_ids.masked_fill_(non_finite, 0)
         self._advance(plan, token_ids)
         if not plan.logprobs:
@@ -128,25 +130,13 @@ class Sampler:
         if self._plan is None or self._plan_steps >= self._plan.num_steps or self._plan.seats != tuple(seats):
             states = [state for state in (self._states[seat] for seat in seats) if state is not None]
             assert len(states) == len(seats), "a row without a seat"
-            self._plan, self._plan_steps = make_plan(seats, states, self._vocab_size), 0
+            self._plan, self._plan_steps = make_plan(seats, states, self._vocab_size, self._device), 0
         return self._plan
 
-    def _work(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """Edit and draw. Returns the chosen ids of plan.worked, and which of them have no column left."""
-        width = logits.shape[1]
-        table = torch.full((len(plan.worked), padded_width(width)), -torch.inf, device=logits.device)
-        table[:, :width] = logits[torch.tensor(plan.worked, device=logits.device)]
-        self._edit(table, plan)
-        maxima = block_maxima(table)
-        peaks = maxima.amax(-1)
-        chosen = argmax(table, maxima)
-        if plan.drawn:
-            index = torch.tensor(plan.drawn, device=logits.device)
-            is_all = len(plan.drawn) == len(plan.worked)
-            chosen[index] = self._draw(table if is_all else table[index], peaks[index], plan)
-        return chosen, peaks == -torch.inf
-
-    def _edit(self, table: torch.Tensor, plan: Plan) -> None:
+    def _edit(self, logits: torch.Tensor, maxima: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits after penalties, bias and bad words, and their block maxima; the given ones are left as they are."""
+        is_all = len(plan.edited) == logits.shape[0]
+        table = logits.clone() if is_all else logits[plan.edited]
         if plan.penalized.rows:
             self._penalties.apply(table, plan.penalized.rows, plan.penalized.seats, plan.penalized.params)
         if plan.biased.rows:
@@ -156,21 +146,22 @@ class Sampler:
         if plan.held_back.rows:
             states = (self._states[seat] for seat in plan.held_back.seats)
             masks.mask_ids(table, plan.held_back.rows, [state.end_ids for state in states if state is not None])
+        if is_all:
+            return table, block_maxima(table)
+        whole, maxima = logits.clone(), maxima.clone()
+        whole[plan.edited], maxima[plan.edited] = table, block_maxima(table)
+        return whole, maxima
 
-    def _draw(self, table: torch.Tensor, peaks: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """table [D, V]: the rows of plan.drawn, used up; peaks [D] their maxima."""
-        states = [plan.states[plan.worked[row]] for row in plan.drawn]
-        if plan.top_k.rows:
-            keep_top_k(table, plan.top_k.rows, [one.top_k for one in plan.top_k.params])
-        temperatures = torch.tensor([one.params.temperature for one in states], dtype=table.dtype, device=table.device)
-        weights = table.sub_(peaks[:, None]).div_(temperatures[:, None]).exp_()
-        if plan.top_p.rows:
-            keep_top_p(weights, plan.top_p.rows, [one.top_p for one in plan.top_p.params])
-        if plan.min_p.rows:
-            keep_min_p(weights, plan.min_p.rows, [one.min_p for one in plan.min_p.params])
-        keys = torch.tensor([one.key for one in states], device=table.device)
-        positions = torch.tensor([one.num_outputs for one in states], device=table.device)
-        return draw(weights, uniforms(keys, positions))
+    def _choose(self, logits: torch.Tensor, maxima: torch.Tensor, plan: Plan) -> torch.Tensor:
+        if len(plan.drawn) < logits.shape[0]:
+            chosen = argmax(logits, maxima)
+        if not plan.drawn:
+            return chosen
+        positions = torch.tensor([plan.states[row].num_outputs for row in plan.drawn], device=logits.device)
+        if len(plan.drawn) == logits.shape[0]:
+            return self._chooser.choose(logits, maxima, plan.draws, positions)
+        chosen[plan.drawn] = self._chooser.choose(logits[plan.drawn], maxima[plan.drawn], plan.draws, positions)
+        return chosen
 
     def _advance(self, plan: Plan, token_ids: torch.Tensor) -> None:
         self._plan_steps += 1

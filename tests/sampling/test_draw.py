@@ -89,10 +89,16 @@ def test_filters_keep_what_transformers_keeps(num_columns: int, scale: float) ->
         assert torch.equal(weights[:, :num_columns] > 0, kept(MinPLogitsWarper(p), logits))
 
 
-def test_top_p_takes_ties_by_id_and_only_as_many_as_it_needs() -> None:
-    weights = weights_of(torch.zeros(1, 32))
+@pytest.mark.parametrize("num_columns", [32, 64, 128, 130, 1000])
+def test_top_p_takes_ties_by_id_and_only_as_many_as_it_needs(num_columns: int) -> None:
+    weights = weights_of(torch.zeros(1, num_columns))
     keep_top_p(weights, [0], [0.5])
-    assert weights[0].nonzero().flatten().tolist() == list(range(16))
+    assert weights[0].nonzero().flatten().tolist() == list(range(num_columns // 2))
+    logits = torch.zeros(1, num_columns)
+    logits[0, 7] = 1.0
+    weights = weights_of(logits)
+    keep_top_p(weights, [0], [2.0 / (num_columns + 1.7)])  # the heavy one weighs e, the others 1
+    assert weights[0].nonzero().flatten().tolist() == [7]
 
 
 def test_filters_touch_their_own_rows_only() -> None:
