@@ -1,5 +1,6 @@
 """What a job is: frozen dataclasses, from flags and a TOML or YAML file, checked once."""
 
+from offgen.config.effective import engine_options, sampling_defaults
 from offgen.config.groups import (
     DataConfig,
     DisplayConfig,
@@ -25,4 +26,6 @@ __all__ = [
     "PromptConfig",
     "SamplingConfig",
     "Shard",
+    "engine_options",
+    "sampling_defaults",
 ]

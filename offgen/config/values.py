@@ -97,17 +97,17 @@ def plain_text(value: Any) -> str:
 
 def text(value: Any) -> str:
     """Any text; `@file` is the file's content without its last line end, `@@…` a text that starts with @."""
-    value = plain_text(value)
-    if value.startswith("@@"):
-        return value[1:]
-    if not value.startswith("@") or value == "@":
-        return value
+    said = plain_text(value)
+    if said.startswith("@@"):
+        return said[1:]
+    if not said.startswith("@") or said == "@":
+        return said
     try:
-        content = Path(value[1:]).read_text(encoding="utf-8")
+        content = Path(said[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise ValueError(
-            f"file `{value[1:]}` cannot be read: {reason} (write @@… for a text that starts with @)"
+            f"file `{said[1:]}` cannot be read: {reason} (write @@… for a text that starts with @)"
         ) from problem
     return content.removesuffix("\n").removesuffix("\r")
 

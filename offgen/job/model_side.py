@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offgen.config import EngineConfig, JobConfig, PromptConfig, SamplingConfig
-from offgen.engine.options import EngineOptions
+from offgen.config import JobConfig, PromptConfig, engine_options, sampling_defaults
 from offgen.errors import UsageError
 from offgen.records import Completion, Prompt, Row
-from offgen.sampling.params import SamplingParams, from_dict
+from offgen.sampling.params import SamplingParams
 from offgen.stats.engine import EngineStats
 
 if TYPE_CHECKING:
@@ -152,20 +151,3 @@ class EchoRenderer:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-
-def sampling_defaults(sampling: SamplingConfig, model_defaults: dict[str, Any]) -> SamplingParams:
-    """What applies to a row: what the user said, else what the model's generation_config.json says, else neutral."""
-    names = [one.name for one in fields(SamplingParams) if hasattr(sampling, one.name)]
-    said = {name: getattr(sampling, name) for name in names if getattr(sampling, name) is not None}
-    try:
-        return from_dict({**model_defaults, **said}, defaults=SamplingParams())
-    except ValueError as problem:
-        raise UsageError(f"sampling parameters: {problem}", hint="offgen run --help") from problem
-
-
-def engine_options(engine: EngineConfig) -> EngineOptions:
-    """The engine's options as its own room names them."""
-    renamed = {"num_gpu_blocks_override": "num_blocks", "kv_cache_memory": "kv_cache_memory_bytes"}
-    named = {renamed.get(one.name, one.name): getattr(engine, one.name) for one in fields(engine) if one.name != "lora"}
-    return EngineOptions(**named)

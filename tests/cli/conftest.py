@@ -97,3 +97,13 @@ def prompts(tmp_path):
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A random chat model that loads and answers at once."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    from tests.cli.tiny_chat import save_tiny_chat_model
+
+    return save_tiny_chat_model(tmp_path_factory.mktemp("tiny-chat"))
