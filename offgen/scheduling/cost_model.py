@@ -106,7 +106,7 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
     largest = max(abs(value) for row in matrix for value in row)
     for column in range(size):
         pivot = max(range(column, size), key=lambda index: abs(rows[index][column]))
-        if abs(rows[pivot][column]) < 1e-12 * largest:
+        if abs(rows[pivot][column]) <= 1e-12 * largest:
             return None
         rows[column], rows[pivot] = rows[pivot], rows[column]
         for index in range(column + 1, size):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import call
 
 from offgen.scheduling.batch import Batch
 from offgen.scheduling.decode_set import DecodeLists
@@ -54,8 +56,8 @@ class Flight:
             for request, token_id in zip(sampling, token_ids, strict=False):
                 if not request.is_finished:
                     request.output_ids.append(token_id)
-        for take_id, token_id in zip(decodes.takers, ids, strict=True):
-            take_id(token_id)
+        assert len(ids) == len(decodes.takers), "one id for each row that samples"
+        deque(map(call, decodes.takers, ids), maxlen=0)  # takers[i](ids[i]) for all i, without a Python loop
         has_stops = bool(decodes.stop_ids) and not decodes.stop_ids.isdisjoint(ids)
         if not (sampling or endings or has_stops or self.ending):
             return []

@@ -33,7 +33,7 @@ class RunningRows:
         self.mode = open_mode(config)
         self.seats = Seats(config.num_seats)
         self.decodes = DecodeSet(config.block_size)
-        self.prefilling: list[Request] = []  # the oldest first
+        self.prefilling: list[Request] = []  # in the order they took their seats
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self._blocks = blocks

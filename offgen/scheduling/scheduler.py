@@ -23,9 +23,9 @@ NO_ENDINGS: Mapping[int, Ending] = {}
 class Scheduler:
     """One invariant: num_computed_tokens <= num_tokens for each request; a step computes some of the difference.
 
-    The rows that decode come first and advance together; what is left of the token budget goes to prompts, the oldest
-    row first. When blocks run out the newest row gives up its own (preemption by recompute), so the oldest can always
-    finish: no row may be longer than the pool.
+    The rows that decode come first and advance together; what is left of the token budget goes to prompts, in the order
+    their rows took seats. When blocks run out the newest row gives up its own (preemption by recompute), so the oldest
+    can always finish: no row may be longer than the pool.
 
     A chunk may rest on KV that an earlier chunk of the same batch writes: a runner writes a layer's KV for the whole
     batch before it attends.
@@ -219,7 +219,7 @@ class Scheduler:
         chunks: list[Chunk],
         sampling: list[Request],
     ) -> None:
-        """Prompts under way go on, the oldest first; then waiting rows start, while budget, seats and blocks last."""
+        """Prompts under way go on; then waiting rows start, while budget, seats and blocks last."""
 
         def add_chunk(request: Request) -> int:
             chunk = self._next_chunk(request, budget)

@@ -19,8 +19,8 @@ MIN_REPLAN_ROWS = 32
 class WaitingQueue:
     """Preempted rows first, by age; then new rows by a plan.
 
-    The plan is made again when the window has changed by a quarter, or when four times as many rows have finished as
-    its forecast knew.
+    The plan is made again when the window has changed by a quarter, or when twice as many rows have finished as its
+    forecast knew.
     """
 
     def __init__(self, order_policy: str, window: int, forecast: LengthForecast, cache: PrefixCache | None) -> None:
@@ -143,7 +143,7 @@ class WaitingQueue:
         learned = self._forecast.num_rows >= self._replan_at_rows
         if num_planned > 0 and not learned and len(self._unplanned) < max(MIN_REPLAN_ROWS, num_planned // 4):
             return
-        self._replan_at_rows = max(4 * self._forecast.num_rows, 1)
+        self._replan_at_rows = max(2 * self._forecast.num_rows, 1)
         self._unplanned.clear()
         rows = [request for request, _ in self._arrivals if request.admission < 0]
         for request in rows:
