@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from faults import KILLED, KillingDisk
-from jobs import NUM_ROWS, SCENARIOS, Scenario, result, run
+from crash_faults import KILLED, KillingDisk
+from crash_jobs import NUM_ROWS, SCENARIOS, Scenario, result, run
 
 from offgen.records import Completion
 from offgen.writers.split_writer import SplitWriter

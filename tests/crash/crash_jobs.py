@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import random
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offgen.engine.echo import EchoEngine, echo_prompts
+from offgen.errors import JobError
 from offgen.records import Completion, RequestStats, Row, RowError
 from offgen.sampling.params import SamplingParams
 from offgen.writers import OutputOptions, open_output
@@ -87,8 +89,16 @@ def run(scenario: Scenario, folder: Path, *, disk: Disk | None = None, is_first:
         str(folder / scenario.target) + ("/" if scenario.target.endswith("/") else ""),
         scenario.options, schema, disk=disk,
     )  # fmt: skip
-    retry = scenario.retries and not is_first
-    state = output.start(fingerprint={"job": "crash"}, run={}, overwrite=False, resume=True, retry_errors=retry)
+    try:
+        return _run(scenario, output, is_retry=scenario.retries and not is_first)
+    except JobError:
+        with contextlib.suppress(JobError):
+            output.close()
+        raise
+
+
+def _run(scenario: Scenario, output: Any, *, is_retry: bool) -> list[int]:
+    state = output.start(fingerprint={"job": "crash"}, run={}, overwrite=False, resume=True, retry_errors=is_retry)
     if state.is_finished:
         output.finish()
         return []
@@ -96,7 +106,7 @@ def run(scenario: Scenario, folder: Path, *, disk: Disk | None = None, is_first:
     if scenario.is_shuffled:
         random.Random(len(rows)).shuffle(rows)
     params = SamplingParams(n=scenario.options.num_samples)
-    fails = () if retry else scenario.fails
+    fails = () if is_retry else scenario.fails
     for completion in EchoEngine().generate(echo_prompts(rows, column="prompt", params=params)):
         output.write(_failed(completion) if completion.row.row_id in fails else completion)
     output.end_of_input(NUM_ROWS)
