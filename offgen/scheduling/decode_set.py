@@ -14,6 +14,7 @@ from typing import TypeVar
 from offgen.scheduling.request import Request
 
 T = TypeVar("T")
+Calendar = dict[int, dict[Request, None]]  # by tick, in the order they were entered
 
 
 # takes the id of a row that had ended before it was known; a C function, for static batches call it most of the time
@@ -51,8 +52,8 @@ class DecodeSet:
         self._block_size = block_size
         self._rows = DecodeLists()
         self._shown: DecodeLists | None = None
-        self._growing: dict[int, list[Request]] = {}
-        self._ending: dict[int, list[Request]] = {}
+        self._growing: Calendar = {}
+        self._ending: Calendar = {}
         self._stop_sets: dict[frozenset[int], int] = {}
         self._stop_ids: frozenset[int] = frozenset()
 
@@ -95,6 +96,8 @@ class DecodeSet:
         _move_last(rows.seats, index)
         _move_last(rows.request_ids, index)
         _move_last(rows.takers, index)
+        _strike(self._growing, request.grow_tick, request)
+        _strike(self._ending, request.end_tick, request)
         request.decode_index = request.grow_tick = request.end_tick = -1
         self._shown = None
         if request.stop_ids:
@@ -109,8 +112,10 @@ class DecodeSet:
         self._shown = None
 
     def set_end(self, request: Request, tick: int) -> None:
+        """The row makes its last token at this tick."""
+        _strike(self._ending, request.end_tick, request)
         request.end_tick = tick
-        self._ending.setdefault(tick, []).append(request)
+        self._ending.setdefault(tick, {})[request] = None
 
     def advance(self) -> list[Request]:
         """Start the next tick; returns the rows that need a block in it, oldest first."""
@@ -118,8 +123,9 @@ class DecodeSet:
         due = self._growing.pop(self.tick, None)
         if due is None:
             return []
-        grown = {request.admission: request for request in due if request.grow_tick == self.tick}
-        return [grown[admission] for admission in sorted(grown)]
+        for request in due:
+            request.grow_tick = -1
+        return sorted(due, key=lambda request: request.admission)
 
     def grew(self, request: Request) -> None:
         """The row got its block."""
@@ -130,7 +136,9 @@ class DecodeSet:
         due = self._ending.pop(self.tick, None)
         if due is None:
             return []
-        return list({id(request): request for request in due if request.end_tick == self.tick}.values())
+        for request in due:
+            request.end_tick = -1
+        return list(due)
 
     def check(self) -> None:
         """The parallel lists agree, and every row's next events are in the calendar."""
@@ -144,11 +152,18 @@ class DecodeSet:
         assert len(rows.requests) == len(rows.seats) == len(rows.request_ids) == len(rows.takers)
 
     def _set_growth(self, request: Request, tick: int) -> None:
-        if tick > request.end_tick:
-            request.grow_tick = -1
-            return
-        request.grow_tick = tick
-        self._growing.setdefault(tick, []).append(request)
+        if tick <= request.end_tick:
+            request.grow_tick = tick
+            self._growing.setdefault(tick, {})[request] = None
+
+
+def _strike(calendar: Calendar, tick: int, request: Request) -> None:
+    """What is over is not kept: a finished request would live as long as its limit is far."""
+    if tick >= 0:
+        due = calendar[tick]
+        del due[request]
+        if not due:
+            del calendar[tick]
 
 
 def _move_last(values: list[T], index: int) -> None:

@@ -17,8 +17,8 @@ class Continuous:
 
     keeps_seats = False
 
-    def is_open(self, waiting: WaitingQueue, num_running: int, now: float) -> bool:
-        """May waiting rows start in this step?"""
+    def is_open(self, waiting: WaitingQueue, num_running: int, *, now: float, may_grow: bool) -> bool:
+        """May waiting rows start in this step? `may_grow`: more are coming, and the window has room for them."""
         return True
 
     def seal(self) -> None:
@@ -44,9 +44,10 @@ class Static(Continuous):
         self._is_filling = False
         self._horizon = 0  # the batch's longest output
 
-    def is_open(self, waiting: WaitingQueue, num_running: int, now: float) -> bool:
+    def is_open(self, waiting: WaitingQueue, num_running: int, *, now: float, may_grow: bool) -> bool:
         if not num_running:
-            self._is_filling = self._may_close(waiting, now)
+            is_full = len(waiting) >= self._num_seats
+            self._is_filling = is_full or self._may_close(waiting, now=now, may_grow=may_grow)
             if self._is_filling:
                 self._horizon = max(request.max_tokens for request in waiting.upcoming(self._num_seats))
         return self._is_filling
@@ -57,8 +58,9 @@ class Static(Continuous):
     def reserved_tokens(self, request: Request) -> int:
         return max(request.max_length, min(request.num_prompt_tokens + self._horizon, self._max_length))
 
-    def _may_close(self, waiting: WaitingQueue, now: float) -> bool:
-        return len(waiting) > 0
+    def _may_close(self, waiting: WaitingQueue, *, now: float, may_grow: bool) -> bool:
+        """May a batch start that is not full?"""
+        return not may_grow
 
 
 class Dynamic(Static):
@@ -68,9 +70,9 @@ class Dynamic(Static):
         super().__init__(config)
         self._wait_s = config.dynamic_wait_s
 
-    def _may_close(self, waiting: WaitingQueue, now: float) -> bool:
+    def _may_close(self, waiting: WaitingQueue, *, now: float, may_grow: bool) -> bool:
         opens_at = self.opens_at_s(waiting)
-        return len(waiting) >= self._num_seats or (opens_at is not None and now >= opens_at)
+        return opens_at is not None and now >= opens_at
 
     def opens_at_s(self, waiting: WaitingQueue) -> float | None:
         return waiting.oldest_arrival_s + self._wait_s if len(waiting) else None

@@ -26,7 +26,7 @@ class Ending:
     stop_reason: str | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Request:
     """One sample of one row.
 

@@ -33,6 +33,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, *, now: Callable[[], float] = time.monotonic) -> None:
         self.config = config
+        # set by a caller who has not added all yet: static batching then waits for full batches
+        self.more_is_coming = False
         self._now = now
         self._blocks = BlockManager(config.num_blocks, config.block_size, prefix_caching=config.prefix_caching)
         self._forecast = LengthForecast()
@@ -121,10 +123,10 @@ class Scheduler:
         """Plan the next step.
 
         None if there is nothing to compute before the ids of an earlier step are known (or, in dynamic batching,
-        before `opens_at_s`).
+        before `opens_at_s`; in static batching, before more rows have come).
         """
         assert len(self._flights) <= self.config.steps_ahead, "update() the batches planned before"
-        running = self._running
+        running, keeps_seats = self._running, self._running.mode.keeps_seats
         running.release_ended()
         grants = running.advance()
         decodes = running.decodes.lists()
@@ -135,7 +137,8 @@ class Scheduler:
             budget = self.config.max_num_batched_tokens - len(decodes.seats)
             self._add_prompts(budget, entered, chunks, sampling)
         if not chunks and not decodes.seats:
-            if self.has_work and not self._flights and self.opens_at_s is None:
+            is_awaited = self._flights or self.opens_at_s is not None or (keeps_seats and self.more_is_coming)
+            if self.has_work and not is_awaited:
                 self._watchdog.stuck(self._state())
             return None
         self._step += 1
@@ -232,7 +235,8 @@ class Scheduler:
             if budget < 1:
                 return
             budget -= add_chunk(request)
-        if not self._running.mode.is_open(self._waiting, len(self._running), self._now()):
+        may_grow = self.more_is_coming and self.room > 0
+        if not self._running.mode.is_open(self._waiting, len(self._running), now=self._now(), may_grow=may_grow):
             return
         size = self.config.block_size
         while self._running.seats.has_free:

@@ -90,6 +90,10 @@ class WaitingQueue:
         if self._preempted:
             self._preempted.remove(request)
             return
+        if self._planned and self._planned[-1] is request:
+            self._planned.pop()
+        if self._arrivals[0][0] is request:
+            self._arrivals.popleft()
         self._num_new -= 1
         self._num_popped += 1
         self.num_prompt_tokens -= request.num_prompt_tokens
@@ -145,7 +149,8 @@ class WaitingQueue:
             return
         self._replan_at_rows = max(2 * self._forecast.num_rows, 1)
         self._unplanned.clear()
-        rows = [request for request, _ in self._arrivals if request.admission < 0]
+        self._arrivals = deque(arrival for arrival in self._arrivals if arrival[0].admission < 0)
+        rows = [request for request, _ in self._arrivals]
         for request in rows:
             request.expected_tokens = self._forecast.expect(request)
         self._planned = self._order(rows, self._cache.holds if self._cache is not None else _holds_nothing)

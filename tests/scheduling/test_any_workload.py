@@ -91,8 +91,8 @@ def assert_drained(scheduler):
     assert scheduler.num_free_blocks + scheduler.num_cached_blocks == scheduler.config.num_blocks
 
 
-EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-MANY = settings(EXAMPLES, max_examples=5000)
+EXAMPLES = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MANY = settings(EXAMPLES, max_examples=2500)
 
 
 def make_scheduler(config, *, plans):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from kv_checking_runner import alone, play
 
@@ -248,6 +250,33 @@ def test_static_rows_keep_their_seats_until_the_longest_ends():
         scheduler.update(batch, [5] * (len(batch.chunks) + len(batch.decode_seats)))
     assert seats == [0, *[3] * 8, 0, 1, 1]
     assert scheduler.num_sampled_tokens == 2 + 9 + 4 + 3
+
+
+def test_a_static_batch_waits_for_rows_that_are_coming():
+    scheduler = Scheduler(SchedulerConfig(max_num_seqs=2, batching="static", num_blocks=100))
+    scheduler.more_is_coming = True
+    scheduler.add(Request(0, [1], max_tokens=1))
+    assert scheduler.schedule() is None
+    scheduler.add(Request(1, [2], max_tokens=1))
+    scheduler.update(scheduler.schedule(), [5, 5])
+    scheduler.add(Request(2, [3], max_tokens=1))
+    assert scheduler.schedule() is None
+    scheduler.more_is_coming = False
+    assert len(scheduler.schedule().chunks) == 1
+
+
+def test_a_finished_row_is_not_kept_until_its_limit():
+    scheduler = Scheduler(SchedulerConfig(max_num_seqs=2, num_blocks=1000))
+    rows = [Request(i, [i + 1] * 20, max_tokens=4000, stop_ids=frozenset([7])) for i in range(50)]
+    alive = [weakref.ref(row) for row in rows]
+    for row in rows:
+        scheduler.add(row)
+    del row, rows
+    while scheduler.has_work:
+        batch = scheduler.schedule()
+        scheduler.update(batch, [7 if batch.step % 3 == 0 else 5] * (len(batch.chunks) + len(batch.decode_seats)))
+    del batch
+    assert not any(ref() for ref in alive)
 
 
 def test_dynamic_batches_close_by_size_or_by_waiting():

@@ -81,7 +81,7 @@ class GoldScheduler:
         self.preempted = sorted([*self.preempted, row], key=lambda row: row.age)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32),
     max_num_seqs=st.integers(1, 8),
