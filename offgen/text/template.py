@@ -15,10 +15,12 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from offgen.errors import JobError, UsageError
 
+_PORTABLE_MODULES = frozenset({"builtins", "datetime", "decimal", "uuid", "zoneinfo"})
 # How the process ends when a template brings it down: by its time, its memory, or the machine's memory.
 _STOPPED = frozenset({-signal.SIGXCPU, -signal.SIGSEGV, -signal.SIGKILL})
 
@@ -71,7 +73,7 @@ class TemplateProcess:
     def render(self, name: str, contexts: Sequence[Mapping[str, Any]]) -> Iterator[str | Fault]:
         done = 0
         while done < len(contexts):
-            self._send(("render", name, [dict(context) for context in contexts[done:]]))
+            self._send(("render", name, [portable(context) for context in contexts[done:]]))
             while done < len(contexts):
                 answer = self._receive()
                 done += 1
@@ -131,8 +133,24 @@ class TemplateProcess:
         return value if is_good else Fault(value)
 
 
+def portable(value: Any) -> Any:
+    """A row's values in types of the standard library: the process must not have to import pandas to read a date."""
+    if isinstance(value, Mapping):
+        return {key: portable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(one) for one in value]
+    if type(value).__module__ in _PORTABLE_MODULES:
+        return value
+    for name in ("to_pydatetime", "to_pytimedelta", "tolist"):  # pandas, numpy
+        convert = getattr(value, name, None)
+        if convert is not None:
+            return convert()
+    return str(value)
+
+
 def _start() -> subprocess.Popen[bytes]:
-    paths = [path for path in sys.path if path]
+    package = Path(__file__).resolve().parents[2]
+    paths = [path for path in (*sys.path, str(package)) if path]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "offgen.text.template_process"],
         stdin=subprocess.PIPE,

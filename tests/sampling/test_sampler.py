@@ -234,3 +234,20 @@ def test_logits_are_left_as_they_were(make: Callable[..., Any], once: Callable[.
     before = logits.clone()
     once(logits, zoo(make, 16))
     assert torch.equal(logits, before)
+
+
+def test_seats_may_be_entered_inside_and_outside_of_inference_mode(make: Callable[..., Any]) -> None:
+    """Storage that grew within a step must still take what comes between steps."""
+    sampler = Sampler(4, 600, CPU)
+    logits = logits_of(2, 600)
+    make(repetition_penalty=1.2, frequency_penalty=0.1, prompt_ids=list(range(300))).enter(sampler, 0)
+    make(bad_words_token_ids=((1, 2),)).enter(sampler, 1)
+    for _ in range(600):
+        sampler.sample(logits, [0, 1])
+    make(repetition_penalty=1.2, presence_penalty=0.1, prompt_ids=list(range(500))).enter(sampler, 2)
+    with torch.inference_mode():
+        make(frequency_penalty=0.1).enter(sampler, 3)
+        sampler.sample(logits, [2, 3])
+    sampler.leave(0)
+    make(frequency_penalty=0.1).enter(sampler, 0)
+    sampler.sample(logits, [0, 1])

@@ -7,9 +7,12 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -147,6 +150,23 @@ def test_a_process_that_lost_its_parent_ends() -> None:
 def test_rows_with_strange_text_come_back_whole(process: TemplateProcess) -> None:
     text = "\x00\ud800 😀\r\n\u2028"
     assert one(process, "{{ a }}", a=text) == text
+
+
+def test_values_of_other_libraries_arrive_as_plain_ones(process: TemplateProcess) -> None:
+    class Other:
+        def __str__(self) -> str:
+            return "other"
+
+    values = [
+        pd.Timestamp("2024-01-02"),
+        np.int64(3),
+        np.array([1, 2]),
+        Decimal("1.50"),
+        Other(),
+        {"a": (np.float32(0.5),)},
+    ]
+    expected = "2024-01-02 00:00:00|3|[1, 2]|1.50|other|{'a': [0.5]}"
+    assert one(process, "{{ values | join('|') }}", values=values) == expected
 
 
 CHATS: list[list[dict[str, Any]]] = [
