@@ -94,6 +94,7 @@ class StepGraphs:
         self._graphs: dict[GraphKey, Captured] = {}
         self._turn = 0
         self._kv_caches: list[KVCache] | None = None
+        self.refusal: str | None = None  # why nothing is recorded any more: this model's step cannot be
 
     @property
     def num_graphs(self) -> int:
@@ -120,10 +121,14 @@ class StepGraphs:
 
         graph = self._graphs.get(key)
         if graph is None:
-            if (key.rows, key.splits) not in self._seen:
+            if self.refusal is not None or (key.rows, key.splits) not in self._seen:
                 self._seen.add((key.rows, key.splits))
                 return step()
-            graph = self._graphs[key] = self._capture(step)
+            try:
+                graph = self._graphs[key] = self._capture(step)
+            except RuntimeError as error:  # a step that waits for the device, or no memory left
+                self.refusal = str(error)
+                return step()
         graph.replay()
         return graph.output
 

@@ -149,6 +149,17 @@ def test_per_row_tensors_are_padded_with_their_own_value():
         assert torch.equal(graphs(token_ids, KV, inputs, seat=seats), Forward()(token_ids, KV, inputs, seat=seats))
 
 
+def test_a_step_that_cannot_be_recorded_runs_as_it_is():
+    def refuse(run):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphs = StepGraphs(Forward(), refuse, device=torch.device("cpu"), split_tokens=SPLIT)
+    for step in range(4):
+        token_ids, inputs = decode_inputs([5, 6], seed=step)
+        assert torch.equal(graphs(token_ids, KV, inputs), Forward()(token_ids, KV, inputs))
+    assert "capturing" in graphs.refusal
+
+
 def test_other_caches_than_recorded_are_refused():
     graphs, _, _ = make()
     token_ids, inputs = decode_inputs([5])
