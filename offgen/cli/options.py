@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ JOB_FILE: Any = typer.Option(
 )
 
 
-def takes_options(groups: Sequence[type]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes_options(
+    groups: Sequence[type], *, without: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give `command(**given)` the groups' options as its parameters, beside the parameters of its own."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +35,12 @@ def takes_options(groups: Sequence[type]) -> Callable[[Callable[..., Any]], Call
             for one in inspect.signature(command, eval_str=True).parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        parameters = [_parameter(option, group.__doc__ or "") for group in groups for option in options_of(group)]
+        parameters = [
+            _parameter(option, group.__doc__ or "")
+            for group in groups
+            for option in options_of(group)
+            if option.name not in without
+        ]
         # what has no default in Python comes first there; for a command line the order is only that of its help page
         keyword_only = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in [*parameters, *own]]
         command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from offgen.job.display import Display
 from offgen.job.files import write_atomically
 from offgen.job.interrupts import Stopped
 from offgen.job.model_side import ModelSide, Serving
-from offgen.job.versions import commit, peak_rss_bytes, versions
+from offgen.report.provenance import commit, peak_rss_bytes, versions
 from offgen.stats.engine import EngineStats
 from offgen.stats.progress import Progress
 

@@ -9,7 +9,7 @@ from typing import Any
 from offgen.config import JobConfig
 from offgen.config.job import group_to_dict
 from offgen.job.model_side import ModelSide
-from offgen.job.versions import commit, versions
+from offgen.report.provenance import commit, versions
 from offgen.sampling.params import SamplingParams
 
 MAX_SHOWN = 1000  # characters of the first prompt on the screen; run.json has all of it

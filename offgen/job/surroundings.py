@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 from offgen.config.availability import NOT_BUILT
-from offgen.job.versions import commit, versions
+from offgen.report.provenance import commit, versions
 
 
 def surroundings() -> dict[str, Any]:
