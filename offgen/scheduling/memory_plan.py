@@ -17,6 +17,8 @@ from offgen.scheduling.request import Request
 
 # ends of the periods that are looked at, in blocks a row grows by then
 BLOCKS_AHEAD = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
+# before so many rows have finished nothing is known: what fits now starts, until the first preemption
+ROWS_UNTIL_PLANNING = 16
 STEPS_BETWEEN_LOOKS = 16  # a row's outlook is taken anew after so many steps
 SPREAD = 1.0  # standard deviations kept free
 MARGIN_STEP = 0.01  # of the pool, kept free besides: more after each preemption,
@@ -44,12 +46,15 @@ class MemoryPlan:
         self._sum = Outlook([], [])
         self._looked_at = -STEPS_BETWEEN_LOOKS
         self._refused_at = -1
+        self._was_wrong = False
 
     def admits(
         self, request: Request, *, num_missing: int, num_live: int, running: Iterable[Request], step: int
     ) -> bool:
         """May the row start now? `num_missing` more blocks are taken at once; they are available."""
         if self._num_promised + self._most_blocks(request) <= self._num_blocks:
+            return True
+        if self._forecast.num_rows < ROWS_UNTIL_PLANNING and not self._was_wrong:
             return True
         if self._refused_at == step:
             return False
@@ -82,6 +87,7 @@ class MemoryPlan:
             sums.variances = [a - b for a, b in zip(sums.variances, outlook.variances, strict=True)]
 
     def preempted(self) -> None:
+        self._was_wrong = True
         self._margin = min(MAX_MARGIN, self._margin + MARGIN_STEP)
 
     def finished(self) -> None:
