@@ -12,6 +12,7 @@ import torch
 
 from offgen.sampling.chooser import Draws
 from offgen.sampling.masks import has_long_bad_words
+from offgen.sampling.op import OpInputs
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import has_penalty
 
@@ -74,6 +75,7 @@ class Plan:
     logprobs: list[int]
     remembered: list[int]  # rows of the batch whose sampled id goes into the history
     num_steps: int
+    op_inputs: OpInputs | None = None  # made by the sampler, if it has an op
 
 
 def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int, device: torch.device) -> Plan:

@@ -18,6 +18,7 @@ from offgen.sampling.blockwise import argmax, block_maxima
 from offgen.sampling.chooser import Chooser
 from offgen.sampling.history import History
 from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
+from offgen.sampling.op import OpInputs, SampleOp
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import Penalties
 from offgen.sampling.plan import Plan, SeatState, make_plan
@@ -50,11 +51,15 @@ class Sampled:
 
 
 class Sampler:
-    """Owns the sampling state of every seat. All rows of a call must sit on seats that entered."""
+    """Owns the sampling state of every seat. All rows of a call must sit on seats that entered.
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+    op  the device's own op for all that comes after the edits of logits, if it has one
+    """
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, *, op: SampleOp | None = None) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        self._op = op
         self._states: list[SeatState | None] = [None] * max_num_seqs
         self._history = History(device)
         self._penalties = Penalties(vocab_size, self._history, device)
@@ -105,14 +110,11 @@ class Sampler:
         seats   [S]      the rows' seats, each once
         """
         plan = self._plan_for(seats)
-        maxima = block_maxima(logits)
-        non_finite = ~maxima.amax(-1).isfinite()  # NaN and +inf win every maximum; -inf only when alone
-        edited = logits
-        if plan.edited:
-            edited, maxima = self._edit(logits, maxima, plan)
-            non_finite |= maxima.amax(-1) == -torch.inf  # every column is banned
-        token_ids = self._choose(edited, maxima, plan)
-        token_ids = token_ids.masked_fill_(non_finite, 0)
+        if self._op is not None:
+            token_ids, non_finite = self._choose_by_op(self._op, logits, plan)
+        else:
+            token_ids, non_finite = self._choose(logits, plan)
+        token_ids = token_ids.masked_fill(non_finite, 0)
         self._advance(plan, token_ids)
         if not plan.logprobs:
             return Sampled(token_ids, non_finite)
@@ -133,10 +135,39 @@ class Sampler:
             self._plan, self._plan_steps = make_plan(seats, states, self._vocab_size, self._device), 0
         return self._plan
 
-    def _edit(self, logits: torch.Tensor, maxima: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits after penalties, bias and bad words, and their block maxima; the given ones are left as they are."""
-        is_all = len(plan.edited) == logits.shape[0]
-        table = logits.clone() if is_all else logits[plan.edited]
+    def _choose_by_op(self, op: SampleOp, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        if plan.op_inputs is None:
+            params, keys = [state.params for state in plan.states], [state.key for state in plan.states]
+            plan.op_inputs = OpInputs.of(params, keys, logits.device)
+        if plan.edited:
+            whole = logits.clone()
+            whole[plan.edited] = self._edit(logits[plan.edited], plan)
+            logits = whole
+        return plan.op_inputs.run(op, logits, self._positions(plan, range(len(plan.seats))))
+
+    def _choose(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        maxima = block_maxima(logits)
+        non_finite = ~maxima.amax(-1).isfinite()  # NaN and +inf win every maximum; -inf only when alone
+        if plan.edited:
+            is_all = len(plan.edited) == logits.shape[0]
+            table = self._edit(logits.clone() if is_all else logits[plan.edited], plan)
+            edited = block_maxima(table)
+            if is_all:
+                logits, maxima = table, edited
+            else:
+                logits, maxima = logits.clone(), maxima.clone()
+                logits[plan.edited], maxima[plan.edited] = table, edited
+            non_finite |= maxima.amax(-1) == -torch.inf  # every column is banned
+        if len(plan.drawn) == logits.shape[0]:
+            return self._chooser.choose(logits, maxima, plan.draws, self._positions(plan, plan.drawn)), non_finite
+        chosen = argmax(logits, maxima)
+        if plan.drawn:
+            part, tops = logits[plan.drawn], maxima[plan.drawn]
+            chosen[plan.drawn] = self._chooser.choose(part, tops, plan.draws, self._positions(plan, plan.drawn))
+        return chosen, non_finite
+
+    def _edit(self, table: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """Penalties, bias and bad words on the rows of plan.edited, in place."""
         if plan.penalized.rows:
             self._penalties.apply(table, plan.penalized.rows, plan.penalized.seats, plan.penalized.params)
         if plan.biased.rows:
@@ -146,22 +177,10 @@ class Sampler:
         if plan.held_back.rows:
             states = (self._states[seat] for seat in plan.held_back.seats)
             masks.mask_ids(table, plan.held_back.rows, [state.end_ids for state in states if state is not None])
-        if is_all:
-            return table, block_maxima(table)
-        whole, maxima = logits.clone(), maxima.clone()
-        whole[plan.edited], maxima[plan.edited] = table, block_maxima(table)
-        return whole, maxima
+        return table
 
-    def _choose(self, logits: torch.Tensor, maxima: torch.Tensor, plan: Plan) -> torch.Tensor:
-        if len(plan.drawn) < logits.shape[0]:
-            chosen = argmax(logits, maxima)
-        if not plan.drawn:
-            return chosen
-        positions = torch.tensor([plan.states[row].num_outputs for row in plan.drawn], device=logits.device)
-        if len(plan.drawn) == logits.shape[0]:
-            return self._chooser.choose(logits, maxima, plan.draws, positions)
-        chosen[plan.drawn] = self._chooser.choose(logits[plan.drawn], maxima[plan.drawn], plan.draws, positions)
-        return chosen
+    def _positions(self, plan: Plan, rows: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([plan.states[row].num_outputs for row in rows], dtype=torch.int64, device=self._device)
 
     def _advance(self, plan: Plan, token_ids: torch.Tensor) -> None:
         self._plan_steps += 1

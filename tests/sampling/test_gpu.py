@@ -11,7 +11,7 @@ import torch
 from offgen.sampling.rng import stream_key, uniforms
 from offgen.sampling.sampler import Sampler
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 
 def test_random_numbers_have_the_same_bits() -> None:

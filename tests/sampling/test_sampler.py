@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from offgen_kernels.reference_sampling import sample as reference_op
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from offgen.sampling.sampler import Sampler
@@ -251,3 +252,58 @@ def test_seats_may_be_entered_inside_and_outside_of_inference_mode(make: Callabl
     sampler.leave(0)
     make(frequency_penalty=0.1).enter(sampler, 0)
     sampler.sample(logits, [0, 1])
+
+
+def test_a_devices_own_op_gets_edited_logits_and_each_rows_parameters(make: Callable[..., Any]) -> None:
+    samples = zoo(make, 40, seed=9)
+    logits = logits_of(40)
+    logits[5, 7] = torch.nan
+    own, here = Sampler(40, VOCAB, CPU, op=reference_op), Sampler(40, VOCAB, CPU)
+    for sampler in (own, here):
+        for seat, sample in enumerate(samples):
+            sample.enter(sampler, seat)
+    for _ in range(3):
+        by_op, by_torch = own.sample(logits, range(40)), here.sample(logits, range(40))
+        assert by_op.non_finite.tolist() == by_torch.non_finite.tolist()
+        greedy = [row for row in range(40) if samples[row].params.is_greedy]
+        assert by_op.token_ids[greedy].tolist() == by_torch.token_ids[greedy].tolist()
+        assert len(by_op.logprobs) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_columns", [49_152, 50_257, 151_936])
+def test_real_vocabularies_and_threads_change_no_bit(
+    make: Callable[..., Any], num_columns: int, num_threads: int
+) -> None:
+    rng = random.Random(1)
+    logits = logits_of(16, num_columns, seed=num_columns)
+    samples = [
+        make(
+            row_id=row,
+            prompt_ids=[row, 5],
+            temperature=rng.choice([0.0, 0.7, 1.0, 2.0]),
+            top_k=rng.choice([0, 0, 20, 500]),
+            top_p=rng.choice([1.0, 0.9, 0.999]),
+            min_p=rng.choice([0.0, 0.01]),
+            repetition_penalty=rng.choice([1.0, 1.2]),
+            logprobs=rng.choice([None, 3]),
+        )
+        for row in range(16)
+    ]
+
+    def tokens(rows: list[int]) -> list[Any]:
+        sampler = Sampler(len(rows), num_columns, CPU)
+        for seat, row in enumerate(rows):
+            samples[row].enter(sampler, seat)
+        sampled = sampler.sample(logits[rows], range(len(rows)))
+        return list(zip(sampled.token_ids.tolist(), sampled.logprobs or [None] * len(rows), strict=True))
+
+    torch.set_num_threads(1)
+    alone = [tokens([row])[0] for row in range(16)]
+    torch.set_num_threads(num_threads)
+    try:
+        assert tokens(list(range(16))) == alone
+        assert tokens(list(range(5, 11))) == alone[5:11]
+    finally:
+        torch.set_num_threads(1)
