@@ -140,6 +140,20 @@ class DecodeSet:
             request.end_tick = -1
         return list(due)
 
+    def num_quiet_ticks(self) -> int:
+        """Ticks before the next one in which a row grows or ends."""
+        return min(min(calendar) for calendar in (self._growing, self._ending) if calendar) - self.tick - 1
+
+    def repeat(self, num_ticks: int, token_id: int) -> int:
+        """So many quiet ticks at once; returns the tokens that rows made."""
+        self.tick += num_ticks
+        ids = [token_id] * num_ticks
+        rows = self._rows
+        for request, take_id in zip(rows.requests, rows.takers, strict=True):
+            if take_id is not ignore_id:
+                request.output_ids += ids
+        return num_ticks * (len(rows.requests) - rows.num_ignored)
+
     def check(self) -> None:
         """The parallel lists agree, and every row's next events are in the calendar."""
         rows = self._rows

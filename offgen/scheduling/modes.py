@@ -17,6 +17,11 @@ class Continuous:
 
     keeps_seats = False
 
+    @property
+    def is_sealed(self) -> bool:
+        """No row starts before all have left."""
+        return False
+
     def is_open(self, waiting: WaitingQueue, num_running: int, *, now: float, may_grow: bool) -> bool:
         """May waiting rows start in this step? `may_grow`: more are coming, and the window has room for them."""
         return True
@@ -51,6 +56,10 @@ class Static(Continuous):
             if self._is_filling:
                 self._horizon = max(request.max_tokens for request in waiting.upcoming(self._num_seats))
         return self._is_filling
+
+    @property
+    def is_sealed(self) -> bool:
+        return not self._is_filling
 
     def seal(self) -> None:
         self._is_filling = False

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from offgen.scheduling.admission import refusal
 from offgen.scheduling.batch import Batch, Chunk, Entry
 from offgen.scheduling.block_manager import BlockManager
 from offgen.scheduling.config import SchedulerConfig
@@ -73,6 +74,10 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def num_decoding(self) -> int:
+        return len(self._running.decodes)
+
+    @property
     def num_live_blocks(self) -> int:
         return self._blocks.num_live
 
@@ -105,7 +110,7 @@ class Scheduler:
 
         request_id is unique among unfinished requests.
         """
-        reason = self._refusal(request)
+        reason = refusal(request, self.config)
         if reason is not None:
             return reason
         try:
@@ -181,6 +186,21 @@ class Scheduler:
             self._watchdog.stepped(samples=True, state={})
         return finished
 
+    def num_quiet_steps(self) -> int:
+        """How many coming steps would only repeat the last one: the same rows decode, none grows or ends by count."""
+        running = self._running
+        if self._flights or running.prefilling or not len(running.decodes):
+            return 0
+        if self._waiting and running.seats.has_free and not running.mode.is_sealed:
+            return 0
+        return running.decodes.num_quiet_ticks()
+
+    def repeat(self, num_steps: int, token_id: int) -> None:
+        """As so many quiet steps in which every row makes `token_id`, which is no stop id. For simulations."""
+        self.num_sampled_tokens += self._running.decodes.repeat(num_steps, token_id)
+        self._step += num_steps
+        self._num_steps_known = self._step
+
     def drop_all(self) -> list[Request]:
         """On stop: every unfinished request leaves, and what was planned is forgotten."""
         dropped = {request.arrival: request for request in (*self._running, *self._waiting)}
@@ -200,20 +220,6 @@ class Scheduler:
         assert self.room >= 0
 
     # planning
-
-    def _refusal(self, request: Request) -> str | None:
-        config = self.config
-        if not request.prompt_ids:
-            return "the prompt has no tokens"
-        if request.max_tokens < 1:
-            return f"max_tokens is {request.max_tokens}: at least one token is made"
-        if request.num_prompt_tokens + 1 > config.max_length:
-            limit = "the context" if config.max_length == config.max_model_len else "the KV pool"
-            return (
-                f"the prompt has {request.num_prompt_tokens} tokens, {limit} holds {config.max_length} "
-                "and one of them is for the first new token"
-            )
-        return None
 
     def _add_prompts(
         self,

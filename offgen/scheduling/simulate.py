@@ -125,6 +125,7 @@ class _Player:
                     self._now = max(self._now, min(times))
                 continue
             self._step(batch)
+            self._skip()
 
     def result(self) -> Simulation:
         result, scheduler = self._result, self._scheduler
@@ -179,6 +180,29 @@ class _Player:
         self._foresee_decodes(num_decode, sampling, finished)
         for request in finished:
             self._finish(request)
+        self._note_tail()
+
+    def _skip(self) -> None:
+        """Take the steps at once in which nothing happens but that each row makes a token."""
+        scheduler, result = self._scheduler, self._result
+        num_steps = scheduler.num_quiet_steps()
+        if self._ends:
+            num_steps = min(num_steps, min(self._ends) - result.steps - 1)
+        rows = scheduler.num_decoding
+        if num_steps < 2 or rows != self._num_decode_rows or (self._coming and scheduler.room):
+            return
+        num_left = self._tail_starts_at - scheduler.num_sampled_tokens
+        if num_left > 0:  # not past the start of the tail
+            num_steps = min(num_steps, max(1, int(num_left // rows)))
+        first = self._cost.seconds(num_prefill_tokens=0, num_decode_rows=rows, num_kv_tokens=self._num_decode_tokens)
+        growth = self._cost.kv_byte_s * self._cost.kv_bytes_per_token * rows
+        seconds = num_steps * first + growth * num_steps * (num_steps - 1) / 2
+        self._now += seconds
+        self._occupied_s += seconds * scheduler.num_live_blocks
+        result.steps += num_steps
+        result.sampling_steps += num_steps
+        scheduler.repeat(num_steps, 0)
+        self._num_decode_tokens += rows * num_steps
         self._note_tail()
 
     def _expect_end(self, request: Request, step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from dataclasses import asdict
 
 import pytest
 from typer import Typer
@@ -55,6 +56,22 @@ def test_a_simulation_equals_naive_stepping(num_blocks, batching):
         assert result.makespan_s == pytest.approx(makespan)
     assert (result.steps, result.completion_tokens) == (steps, num_output)
     assert num_output == sum(row.num_output_tokens for row in rows)
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static", "dynamic"])
+@pytest.mark.parametrize("max_num_seqs", [1, 4, 16])
+def test_steps_taken_at_once_are_as_steps_one_by_one(max_num_seqs, batching, monkeypatch):
+    rows = read_workload("lognormal:n=150,median=30,sigma=1,max=400,prompt=20,rate=20")
+    rows += read_workload("list:3/200/50,prompt=30")
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs, max_model_len=300, num_blocks=120, batching=batching, order_policy="input", window=40
+    )
+    at_once = asdict(simulate(rows, config, CostModel()))
+    monkeypatch.setattr("offgen.scheduling.simulate._Player._skip", lambda self: None)
+    one_by_one = asdict(simulate(rows, config, CostModel()))
+    assert one_by_one.pop("batching") == batching
+    for name, value in one_by_one.items():
+        assert at_once[name] == pytest.approx(value, rel=1e-9), name
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static", "dynamic"])
