@@ -115,13 +115,14 @@ class Output:
         return ResumeState(True, finished["num_input_rows"], finished["num_error_rows"], len(record.runs))
 
     def _begin(self, record: RunRecord, run: dict[str, Any], *, retry_errors: bool) -> ResumeState:
-        layout, disk, was_finished = self._layout, self._disk, record.finished is not None
+        layout, disk = self._layout, self._disk
+        record.was_finished = record.was_finished or record.finished is not None
         disk.make_folder(layout.journal_dir)
         if layout.keeps_parts:
             disk.make_folder(layout.parts_dir)
         if not layout.is_file:
             disk.remove(layout.success_path)
-        elif was_finished and layout.target.exists():
+        elif record.finished is not None and layout.target.exists():
             record.replaces = True
         run_count = len(record.runs)
         record.finished = None
@@ -130,7 +131,9 @@ class Output:
         record.save(disk, layout.run_path)
         self._record = record
         self._log.begin(record.fingerprint)
-        recovery = Recovery(self._shop, self._log, record.job, retry_errors=retry_errors, was_finished=was_finished)
+        recovery = Recovery(
+            self._shop, self._log, record.job, retry_errors=retry_errors, was_finished=record.was_finished
+        )
         recovery.load(self._progress)
         num_errors = sum(
             shard.num_error_rows

@@ -25,6 +25,7 @@ class RunRecord:
     runs          one entry for each run: when it started, where, as which process
     output        the output's options, for verify and report
     replaces      a file of that name was there and may be replaced at the end
+    was_finished  it has been finished once, and what the state folder kept of its shards may be gone
     finished      None until all is written; then rows, and the file's seal for a single-file output
     """
 
@@ -33,6 +34,7 @@ class RunRecord:
     runs: list[dict[str, Any]] = field(default_factory=list)
     output: dict[str, Any] = field(default_factory=dict)
     replaces: bool = False
+    was_finished: bool = False
     finished: dict[str, Any] | None = None
     version: int = VERSION
 

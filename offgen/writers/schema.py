@@ -78,7 +78,14 @@ class OutputSchema:
     def widened(self, schemas: Sequence[pa.Schema]) -> pa.Schema:
         """The pass-through schema that holds the input's and all of `schemas`; the same for any order of them."""
         wide = columns.unify_all([self.pass_through, *schemas])
-        return _ordered(wide, self.pass_through).with_metadata(self.pass_through.metadata)
+        fields = [self._storable(field) for field in _ordered(wide, self.pass_through)]
+        return pa.schema(fields, metadata=self.pass_through.metadata)
+
+    def _storable(self, field: pa.Field) -> pa.Field:
+        """A late column of empty objects becomes JSON text: Parquet has no place for a struct of nothing."""
+        known = self.pass_through.get_field_index(field.name)
+        is_known = known >= 0 and self.pass_through.field(known).type.equals(field.type)
+        return field if is_known or not _holds_empty_struct(field.type) else columns.json_text_field(field.name)
 
     def full(self, pass_through: pa.Schema) -> pa.Schema:
         """The output's schema: pass-through columns, then ours."""
@@ -115,6 +122,12 @@ class OutputSchema:
 
     def has_own(self, name: str) -> bool:
         return self._options.column_prefix + name in self._own_names
+
+
+def _holds_empty_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and kind.num_fields == 0:
+        return True
+    return any(_holds_empty_struct(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _metadata(schema: pa.Schema) -> dict[bytes, bytes] | None:
