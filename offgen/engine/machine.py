@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +48,42 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a device was measured to do, in a blink: good for a forecast, not for a benchmark."""
+
+    flops: float  # of a large matrix product
+    row_flops: float  # of one with few rows, as decoding has
+    bytes_per_s: float  # reading memory
+    memory_bytes: int  # that may still be allocated
+
+
+def measure_speed(device: str, dtype: str) -> Speed:
+    """Run a few matrix products and a sum on the device, in about a second."""
+    where = torch.device("cuda" if device == "cuda" else "cpu")
+    kind = getattr(torch, dtype)
+    size = 4096 if where.type == "cuda" else 1024
+    weight = torch.ones(size, size, dtype=kind, device=where)
+    many, few = (torch.ones(rows, size, dtype=kind, device=where) for rows in (size, 32))
+    block = torch.ones((256 if where.type == "cuda" else 32) << 20, dtype=torch.float32, device=where)
+    memory = torch.cuda.mem_get_info()[0] if where.type == "cuda" else available_memory_bytes()
+    return Speed(
+        flops=2 * size**3 / _seconds(lambda: many @ weight, where),
+        row_flops=2 * 32 * size**2 / _seconds(lambda: few @ weight, where),
+        bytes_per_s=block.nbytes / _seconds(lambda: block.sum(), where),
+        memory_bytes=int(memory),
+    )
+
+
+def _seconds(call: Callable[[], object], where: torch.device) -> float:
+    """The best of a few: others may be at work."""
+    best = float("inf")
+    for _ in range(4):
+        started_s = time.perf_counter()
+        call()
+        if where.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - started_s)
+    return best

@@ -13,6 +13,8 @@ from offgen.sampling.params import SamplingParams
 from offgen.stats.engine import EngineStats
 
 if TYPE_CHECKING:
+    from offgen.checkpoints import Checkpoint
+    from offgen.models import ModelConfig
     from offgen.readers import Input
     from offgen.text import PromptOptions
 
@@ -51,6 +53,7 @@ class ModelSide:
     defaults         the sampling parameters of a row that brings none of its own
     needed_columns   what the prompts are made of
     prompt_kind      chat (through the model's template) or raw
+    checkpoint, shape   where its files are and what they hold; None for the echo model
     """
 
     name: str
@@ -60,6 +63,8 @@ class ModelSide:
     needed_columns: frozenset[str]
     prompt_kind: str
     open: Callable[[], Serving]
+    checkpoint: Checkpoint | None = None
+    shape: ModelConfig | None = None
 
 
 def choose_model(config: JobConfig, rows: Input) -> ModelSide:
@@ -95,6 +100,8 @@ def choose_model(config: JobConfig, rows: Input) -> ModelSide:
         needed_columns=needed,
         prompt_kind="chat" if renderer.source.is_chat else "raw",
         open=lambda: open_engine(checkpoint.folder, engine_options(engine), eos_ids=ends),
+        checkpoint=checkpoint,
+        shape=shape,
     )
 
 
