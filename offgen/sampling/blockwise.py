@@ -1,10 +1,12 @@
-"""A row's maximum, argmax and sum over fixed blocks of columns.
+"""Rows of a table, and a row's maximum, argmax and sum over fixed blocks of columns.
 
 Blocks make the passes over the vocabulary vectorize (a plain argmax is ten times slower on a CPU), and fix the order of
 every addition, so a row's bits do not depend on how many rows there are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -13,6 +15,20 @@ BLOCK = 256
 
 def padded_width(num_columns: int) -> int:
     return -(-num_columns // BLOCK) * BLOCK
+
+
+def take_rows(table: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """The named rows, ascending: the table itself if they are all of it."""
+    if len(rows) == table.shape[0]:
+        return table
+    # indexing by a list copies at a tenth of the speed
+    return table.index_select(0, torch.tensor(rows, dtype=torch.int64, device=table.device))
+
+
+def put_rows(table: torch.Tensor, rows: Sequence[int], part: torch.Tensor) -> None:
+    """Write the named rows back, unless `part` is the table."""
+    if part is not table:
+        table.index_copy_(0, torch.tensor(rows, dtype=torch.int64, device=table.device), part)
 
 
 def block_maxima(values: torch.Tensor) -> torch.Tensor:

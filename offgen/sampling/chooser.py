@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from offgen.sampling.blockwise import block_sums, padded_width
+from offgen.sampling.blockwise import block_sums, padded_width, take_rows
 from offgen.sampling.candidates import NUM_CANDIDATES, Limits, draw_candidate, likeliest, narrow
 from offgen.sampling.draw import draw
 from offgen.sampling.filters import keep_min_p, keep_top_k, keep_top_p
@@ -88,8 +88,9 @@ class Chooser:
         self, logits: torch.Tensor, maxima: torch.Tensor, draws: Draws, numbers: torch.Tensor, chosen: torch.Tensor
     ) -> None:
         rows = draws.filtered
-        part, tops = (logits, maxima) if len(rows) == logits.shape[0] else (logits[rows], maxima[rows])
-        values, columns = likeliest(part, tops, min(NUM_CANDIDATES, logits.shape[1]))
+        values, columns = likeliest(
+            take_rows(logits, rows), take_rows(maxima, rows), min(NUM_CANDIDATES, logits.shape[1])
+        )
         weights = ((values - values[:, :1]) / draws.temperatures[rows]).exp_()
         limits = draws.limits
         chosen_limits = Limits(limits.top_k[rows], limits.top_p[rows], limits.min_p[rows], limits.totals[rows])
@@ -128,5 +129,9 @@ class Chooser:
             self._table = torch.empty(shape, dtype=torch.float32, device=logits.device)
         table = self._table[: len(rows)]
         table[:, width:] = -torch.inf
-        table[:, :width] = logits if rows == list(range(logits.shape[0])) else logits[rows]
+        table[:, :width] = (
+            logits
+            if rows == list(range(logits.shape[0]))
+            else logits.index_select(0, torch.tensor(rows, device=logits.device))
+        )
         return table

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 import torch
 
-from offgen.sampling.blockwise import block_sums
+from offgen.sampling.blockwise import block_sums, put_rows, take_rows
 
 
 def keep_top_k(logits: torch.Tensor, rows: Sequence[int], top_k: Sequence[int]) -> None:
     """Keep each row's top_k highest columns, and those that tie with the last of them (as transformers and vLLM do)."""
-    part = _take(logits, rows)
+    part = take_rows(logits, rows)
     highest = part.topk(max(top_k), dim=-1).values
     places = torch.tensor([k - 1 for k in top_k], device=logits.device)
     part.masked_fill_(part < highest.gather(1, places[:, None]), -torch.inf)
-    _put_back(logits, rows, part)
+    put_rows(logits, rows, part)
 
 
 def keep_top_p(weights: torch.Tensor, rows: Sequence[int], top_p: Sequence[float]) -> None:
@@ -28,7 +28,7 @@ def keep_top_p(weights: torch.Tensor, rows: Sequence[int], top_p: Sequence[float
 
     Of columns that tie with the lightest one kept, those with the lowest ids are kept, as many as are needed.
     """
-    part = _take(weights, rows)
+    part = take_rows(weights, rows)
     shares = torch.tensor(top_p, dtype=torch.float64, device=weights.device)[:, None]
     totals = block_sums(part).cumsum(-1)[:, -1:]
     # Columns lighter than (1 - p) / V of the total hold less than 1 - p together, so none of them can be in the set:
@@ -45,15 +45,15 @@ def keep_top_p(weights: torch.Tensor, rows: Sequence[int], top_p: Sequence[float
     for row in (ties.sum(-1) > num_ties).nonzero().flatten().tolist():
         columns = (part[row] == lightest[row]).nonzero().flatten()
         part[row, columns[int(num_ties[row]) :]] = 0.0
-    _put_back(weights, rows, part)
+    put_rows(weights, rows, part)
 
 
 def keep_min_p(weights: torch.Tensor, rows: Sequence[int], min_p: Sequence[float]) -> None:
     """Keep the columns that weigh at least min_p of the heaviest."""
-    part = _take(weights, rows)
+    part = take_rows(weights, rows)
     limits = torch.tensor(min_p, dtype=weights.dtype, device=weights.device)[:, None]
     part.masked_fill_(part < limits, 0.0)
-    _put_back(weights, rows, part)
+    put_rows(weights, rows, part)
 
 
 def _heavy(weights: torch.Tensor, floors: torch.Tensor) -> torch.Tensor:
@@ -65,13 +65,3 @@ def _heavy(weights: torch.Tensor, floors: torch.Tensor) -> torch.Tensor:
     heavy = weights.new_zeros(weights.shape[0], width)
     heavy[rows, torch.arange(rows.numel(), device=weights.device) - starts[rows]] = weights[rows, columns]
     return heavy
-
-
-def _take(table: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The named rows, ascending: the table itself if they are all of it."""
-    return table if len(rows) == table.shape[0] else table[torch.tensor(rows, device=table.device)]
-
-
-def _put_back(table: torch.Tensor, rows: Sequence[int], part: torch.Tensor) -> None:
-    if part is not table:
-        table[torch.tensor(rows, device=table.device)] = part

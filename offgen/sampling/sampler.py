@@ -14,7 +14,7 @@ import torch
 
 from offgen.records import TokenLogprob
 from offgen.sampling import masks
-from offgen.sampling.blockwise import argmax, block_maxima
+from offgen.sampling.blockwise import argmax, block_maxima, put_rows, take_rows
 from offgen.sampling.chooser import Chooser
 from offgen.sampling.history import History
 from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
@@ -119,8 +119,7 @@ class Sampler:
         if not plan.logprobs:
             return Sampled(token_ids, non_finite)
         wanted = [plan.states[row].params.logprobs or 0 for row in plan.logprobs]
-        index = torch.tensor(plan.logprobs, device=logits.device)
-        raw = raw_logprobs(logits[index], token_ids[index], max(wanted))
+        raw = raw_logprobs(take_rows(logits, plan.logprobs), take_rows(token_ids, plan.logprobs), max(wanted))
         return Sampled(token_ids, non_finite, raw, plan.logprobs, wanted)
 
     @torch.inference_mode()
@@ -140,34 +139,29 @@ class Sampler:
             params, keys = [state.params for state in plan.states], [state.key for state in plan.states]
             plan.op_inputs = OpInputs.of(params, keys, logits.device)
         if plan.edited:
-            whole = logits.clone()
-            whole[plan.edited] = self._edit(logits[plan.edited], plan)
-            logits = whole
+            logits = self._edited(logits, plan)[0]
         return plan.op_inputs.run(op, logits, self._positions(plan, range(len(plan.seats))))
 
     def _choose(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         maxima = block_maxima(logits)
         non_finite = ~maxima.amax(-1).isfinite()  # NaN and +inf win every maximum; -inf only when alone
         if plan.edited:
-            is_all = len(plan.edited) == logits.shape[0]
-            table = self._edit(logits.clone() if is_all else logits[plan.edited], plan)
-            edited = block_maxima(table)
-            if is_all:
-                logits, maxima = table, edited
-            else:
-                logits, maxima = logits.clone(), maxima.clone()
-                logits[plan.edited], maxima[plan.edited] = table, edited
+            logits, table = self._edited(logits, plan)
+            maxima = maxima.clone()
+            put_rows(maxima, plan.edited, block_maxima(table))
             non_finite |= maxima.amax(-1) == -torch.inf  # every column is banned
         if len(plan.drawn) == logits.shape[0]:
             return self._chooser.choose(logits, maxima, plan.draws, self._positions(plan, plan.drawn)), non_finite
         chosen = argmax(logits, maxima)
         if plan.drawn:
-            part, tops = logits[plan.drawn], maxima[plan.drawn]
+            part, tops = take_rows(logits, plan.drawn), take_rows(maxima, plan.drawn)
             chosen[plan.drawn] = self._chooser.choose(part, tops, plan.draws, self._positions(plan, plan.drawn))
         return chosen, non_finite
 
-    def _edit(self, table: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """Penalties, bias and bad words on the rows of plan.edited, in place."""
+    def _edited(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """All logits after penalties, bias and bad words, and the rows of plan.edited alone; the given ones stay."""
+        whole = logits.clone()
+        table = take_rows(whole, plan.edited)
         if plan.penalized.rows:
             self._penalties.apply(table, plan.penalized.rows, plan.penalized.seats, plan.penalized.params)
         if plan.biased.rows:
@@ -177,7 +171,8 @@ class Sampler:
         if plan.held_back.rows:
             states = (self._states[seat] for seat in plan.held_back.seats)
             masks.mask_ids(table, plan.held_back.rows, [state.end_ids for state in states if state is not None])
-        return table
+        put_rows(whole, plan.edited, table)
+        return whole, table
 
     def _positions(self, plan: Plan, rows: Sequence[int]) -> torch.Tensor:
         return torch.tensor([plan.states[row].num_outputs for row in rows], dtype=torch.int64, device=self._device)
