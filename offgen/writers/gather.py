@@ -35,13 +35,27 @@ def final_order(pieces: Pieces, *, by_finish: bool) -> tuple[Any, Any]:
     lengths = [len(ids) for ids in pieces.row_ids]
     ranks = np.repeat(np.asarray(pieces.ranks, np.int64), lengths)
     order = np.lexsort((samples, ranks, row_ids))
-    ids, order_ranks = row_ids[order], ranks[order]
-    is_last = np.append(ids[1:] != ids[:-1], True) if len(ids) else np.zeros(0, bool)
-    run = np.cumsum(np.concatenate([[0], is_last[:-1]])) if len(ids) else np.zeros(0, np.int64)
-    order = order[order_ranks == order_ranks[is_last][run]]
+    order = order[_is_of_last_rank(row_ids[order], ranks[order])]
     if by_finish:
         order = order[np.lexsort((samples[order], finish[order], ranks[order]))]
     return order, row_ids[order]
+
+
+def _is_of_last_rank(ids: Any, ranks: Any) -> Any:
+    """Of rows sorted by id and rank, those of the highest rank of their id."""
+    if not len(ids):
+        return np.zeros(0, bool)
+    is_end = np.append(ids[1:] != ids[:-1], True)
+    run = np.cumsum(np.concatenate([[0], is_end[:-1]]))
+    return ranks == ranks[is_end][run]
+
+
+def is_latest(row_ids: Any, ranks: Any) -> Any:
+    """Which rows hold: those of the highest rank of their id, in any order."""
+    order = np.lexsort((ranks, row_ids))
+    holds = np.zeros(len(row_ids), bool)
+    holds[order] = _is_of_last_rank(row_ids[order], ranks[order])
+    return holds
 
 
 def gather(batches: Sequence[pa.RecordBatch], order: Any, row_ids: Any) -> Iterator[pa.RecordBatch]:

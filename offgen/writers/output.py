@@ -21,7 +21,7 @@ from offgen.writers.lock import OutputLock
 from offgen.writers.ownership import check_same_job, check_target, check_visible_file, discard, known_record
 from offgen.writers.progress import Progress, ResumeState
 from offgen.writers.pump import Pump
-from offgen.writers.recovery import Recovery, count_journalled_errors
+from offgen.writers.recovery import Recovery, journalled
 from offgen.writers.run_record import RunRecord, plain
 from offgen.writers.samples import SampleGate
 from offgen.writers.schema import schema_from_text
@@ -135,11 +135,14 @@ class Output:
             self._shop, self._log, record.job, retry_errors=retry_errors, was_finished=record.was_finished
         )
         recovery.load(self._progress)
-        num_errors = sum(
-            shard.num_error_rows
-            for split, shard in self._progress.committed.items()
-            if split not in self._progress.open
-        ) + count_journalled_errors(self._shop, self._progress)
+        num_errors = (
+            sum(
+                shard.num_error_rows
+                for split, shard in self._progress.committed.items()
+                if split not in self._progress.open
+            )
+            + journalled(self._shop, self._progress.open).num_error_rows
+        )
         state = ResumeState(False, self._progress.num_done, 0 if retry_errors else num_errors, run_count)
         self._writer = SplitWriter(self._shop, self._log, self._progress, record.job)
         self._pump = Pump(self._writer.handle, self._shop.options.flush_interval_s, name="offgen-writer")
@@ -226,11 +229,17 @@ class Output:
                 self._disk.remove(path)
 
     def totals(self) -> Totals:
-        """What is committed, over all shards and runs."""
+        """What the output holds by now, over all shards and runs; after `close`, the journals' rows too.
+
+        Rows that a retry has begun to replace count as what they were.
+        """
         totals = Totals()
         for summary in self._log.last():
-            if not self._progress.committed or summary.split in self._progress.committed:
+            if self._record.finished is not None or summary.split in self._progress.committed:
                 totals.add(summary.counts, summary.timings)
+        if self._is_closed:
+            fresh = {split: found for split, found in self._progress.open.items() if found.base is None}
+            totals.merge(journalled(self._shop, fresh))
         return totals
 
     def write_report(self, report: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ exactly the rows of its split, it is taken over and noted anew. A journal newer 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,13 @@ import pyarrow as pa
 from offgen.errors import JobError
 from offgen.writers.commits import CommitLog
 from offgen.writers.formats import read_typed, typed_schema
+from offgen.writers.gather import is_latest
 from offgen.writers.journal import JournalContents, read_journal
 from offgen.writers.own_columns import LATENCIES, journal_column
-from offgen.writers.progress import Committed, Progress, unique_rows
+from offgen.writers.progress import Committed, OpenSplit, Progress, unique_rows
 from offgen.writers.schema import schema_text
 from offgen.writers.shard import Shop, rewrite_part
-from offgen.writers.summary import Counts, FileSeal, ShardSummary, Timings, from_ranges
+from offgen.writers.summary import Counts, FileSeal, ShardSummary, Timings, Totals, from_ranges
 
 
 class Recovery:
@@ -173,15 +174,29 @@ def seal_of(path: Path) -> FileSeal:
     return FileSeal(path.name, size, crc)
 
 
-def count_journalled_errors(shop: Shop, progress: Progress) -> int:
-    """Rows in open splits' journals whose last result is an error."""
-    count = 0
-    for split, found in progress.open.items():
+def journalled(shop: Shop, splits: Mapping[int, OpenSplit]) -> Totals:
+    """What the journals of open splits hold."""
+    totals = Totals()
+    for split, found in splits.items():
         if found.has_journal:
-            last: dict[int, Any] = {}
-            for batch in read_journal(shop.layout.journal_path(split, found.generation)).batches:
-                errors = journal_column(batch, "error").is_valid().to_pylist()
-                for row_id, has_error in zip(journal_column(batch, "row_id").to_pylist(), errors, strict=True):
-                    last[row_id] = has_error
-            count += sum(last.values())
-    return count
+            contents = read_journal(shop.layout.journal_path(split, found.generation))
+            totals.add(*_journal_summary(contents))
+    return totals
+
+
+def _journal_summary(contents: JournalContents) -> tuple[Counts, Timings]:
+    counts, timings = Counts(), Timings()
+    if not contents.batches:
+        return counts, timings
+    row_ids = np.concatenate([np.asarray(journal_column(batch, "row_id")) for batch in contents.batches])
+    lengths = [batch.num_rows for batch in contents.batches]
+    holds = is_latest(row_ids, np.repeat(np.asarray(contents.frame_numbers, np.int64), lengths))
+    names = ("row_id", "prompt_tokens", "completion_tokens", "error", *LATENCIES, "cached_tokens")
+    start = 0
+    for batch in contents.batches:
+        here = pa.array(holds[start : start + batch.num_rows])
+        start += batch.num_rows
+        columns = {name: journal_column(batch, name).filter(here) for name in names}
+        counts.add_columns(*(columns[name] for name in names[:4]))
+        timings.add_columns(columns, columns["error"])
+    return counts, timings

@@ -194,6 +194,19 @@ class Totals:
         self.num_error_rows += counts.num_error_rows
         self.prompt_tokens += counts.prompt_tokens
         self.completion_tokens += counts.completion_tokens
-        for kind, count in counts.errors.items():
-            self.errors[kind] = self.errors.get(kind, 0) + count
+        self._add_errors(counts.errors)
         self.timings.merge(timings)
+
+    def merge(self, other: Totals) -> None:
+        """Take in another output's totals."""
+        self.rows += other.rows
+        self.num_input_rows += other.num_input_rows
+        self.num_error_rows += other.num_error_rows
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self._add_errors(other.errors)
+        self.timings.merge(other.timings)
+
+    def _add_errors(self, errors: dict[str, int]) -> None:
+        for kind, count in errors.items():
+            self.errors[kind] = self.errors.get(kind, 0) + count

@@ -215,7 +215,7 @@ def test_two_jobs_do_not_share_an_output(job: MakeJob) -> None:
     assert one.redone == list(range(10))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["out/", "out.parquet", "lines/"])
 @pytest.mark.parametrize("victim", ["run.json", "commits.log", "both"])
 @pytest.mark.parametrize("damage", ["garbage", "empty", "gone"])
 def test_a_state_that_cannot_be_read_is_rebuilt(job: MakeJob, name: str, victim: str, damage: str) -> None:
