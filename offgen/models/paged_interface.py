@@ -20,6 +20,10 @@ PAGED = "offgen_paged"
 DISCOVER = "offgen_discover"
 MaskFunction = Callable[..., Any]
 
+# keyword arguments that reach attention and change nothing there
+HARMLESS = {"dropout", "position_ids", "cache_position", "position_embeddings", "use_cache", "return_dict", "labels"}
+HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "token_type_ids"}
+
 
 class UnservableAttention(Exception):
     """What a model asks of attention is not what paged attention computes; the message is what the model does."""
@@ -32,7 +36,7 @@ class AttentionCall:
     spec: AttentionSpec
     window_argument: int | None
     mask_function: MaskFunction | None
-    has_sinks: bool
+    module: Any
 
 
 @dataclass(slots=True)
@@ -105,9 +109,12 @@ def _note_call(
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     is_causal: bool | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     step: Step = module.offgen_step
+    unknown = sorted(key for key, value in others.items() if key not in HARMLESS and value is not None)
+    if unknown:
+        raise UnservableAttention(f"hands attention an argument of its own (`{unknown[0]}`)")
     if query.shape[2] != key.shape[2]:
         raise UnservableAttention("attends to something else than its own tokens")
     if is_causal is False or getattr(module, "is_causal", True) is False:
@@ -120,9 +127,7 @@ def _note_call(
         scale=float(query.shape[-1] ** -0.5 if scaling is None else scaling),
         logit_soft_cap=None if softcap is None else float(softcap),
     )
-    step.calls.append(
-        AttentionCall(spec, sliding_window, getattr(attention_mask, "offgen_function", None), s_aux is not None)
-    )
+    step.calls.append(AttentionCall(spec, sliding_window, getattr(attention_mask, "offgen_function", None), module))
     shape = (query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
     return torch.zeros(shape, dtype=query.dtype, device=query.device), None
 

@@ -7,6 +7,7 @@ same logits over chunks, a mixed step and decodes. Whatever a model keeps or doe
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,22 @@ BLOCK_SIZE = 4
 MAX_MASK_POSITIONS = 300_000
 
 
+class NoStorageError(Exception):
+    """The module cannot be asked without its weights."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Discovery:
     """What a forward pass showed.
 
-    specs   one per attention call, in order
-    trunk   path of the submodule that all attention happens in: what comes after it is the head
+    specs     one per attention call, in order
+    trunk     path of the submodule that all attention happens in: what comes after it is the head
+    modules   those that attention was called for
     """
 
     specs: list[AttentionSpec]
     trunk: str
+    modules: list[Any]
 
 
 def discover(module: Any, step: Step, num_positions: int) -> Discovery:
@@ -44,15 +51,13 @@ def discover(module: Any, step: Step, num_positions: int) -> Discovery:
     name = type(module).__name__
     device = next(module.parameters()).device
     token_ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=device)
-    positions = torch.arange(PROBE_TOKENS, device=device).unsqueeze(0)
+    inputs = {"input_ids": token_ids, "position_ids": torch.arange(PROBE_TOKENS, device=device).unsqueeze(0)}
+    if device.type == "meta":  # without a mask, positions are searched for packed rows, which needs values
+        inputs["attention_mask"] = torch.ones_like(token_ids)
     step.calls = []
     try:
         with torch.no_grad(), quiet():
-            trunks = _trunks(
-                module,
-                step,
-                lambda: module(input_ids=token_ids, position_ids=positions, use_cache=False, return_dict=True),
-            )
+            trunks = _trunks(module, step, lambda: module(**inputs, use_cache=False, return_dict=True))
         if not step.calls:
             raise UnservableAttention("has attention of its own, not transformers' attention interface")
         length = min(max(num_positions, 2), MAX_MASK_POSITIONS)
@@ -60,11 +65,13 @@ def discover(module: Any, step: Step, num_positions: int) -> Discovery:
     except UnservableAttention as error:
         raise UsageError(f"{name}: {error}, which is not supported") from None
     except Exception as error:
+        if device.type == "meta":
+            raise NoStorageError from error
         raise UsageError(f"{name}: does not run over paged attention: {type(error).__name__}: {error}") from error
     if len(trunks) != 1:
         raise UsageError(f"{name}: attends in {len(trunks)} places outside of one base model, which is not supported")
     specs = [dataclasses.replace(call.spec, sliding_window=windows[id(call.mask_function)]) for call in step.calls]
-    return Discovery(specs, trunks[0])
+    return Discovery(specs, trunks[0], [call.module for call in step.calls])
 
 
 def _trunks(module: Any, step: Step, run: Callable[[], Any]) -> list[str]:
@@ -94,16 +101,19 @@ def _trunks(module: Any, step: Step, run: Callable[[], Any]) -> list[str]:
     return found
 
 
-def verify(model: TransformersModel, module: Any, backend: Backend) -> None:
+def verify(model: TransformersModel, module: Any, modules: list[Any], backend: Backend) -> None:
     """Compare the paged path with transformers' generate on the loaded weights. UsageError if they differ."""
     name = type(module).__name__
     rows = _probe_rows(module, model.config.vocab_size, model.config.max_position_embeddings)
     try:
         with torch.inference_mode(), quiet():
             expected = _generate(module, rows, backend)
-            found = _run_paged(model, rows, [tokens for tokens, _ in expected], backend)
+            with _Counting(modules) as counting:
+                found = _run_paged(model, rows, [tokens for tokens, _ in expected], backend)
     except Exception as error:
         raise UsageError(f"{name}: does not run over paged attention: {type(error).__name__}: {error}") from error
+    if counting.is_found:
+        raise UsageError(f"{name}: counts positions by the place in the batch, which is not supported")
     tolerance = _tolerance(backend)
     for (_, truth), logits in zip(expected, found, strict=True):
         gap = float((truth - logits).abs().max() / truth.abs().max().clamp_min(1e-6))
@@ -112,6 +122,20 @@ def verify(model: TransformersModel, module: Any, backend: Backend) -> None:
                 f"{name}: over paged attention its logits differ from transformers' by {gap:.2g} of their size "
                 f"(allowed: {tolerance:g}), so it keeps or computes something that is not supported"
             )
+
+
+class _Counting(torch.overrides.TorchFunctionMode):
+    """Notices attention that numbers its tokens by their place in the batch, which tells on long rows only."""
+
+    def __init__(self, modules: list[Any]) -> None:
+        super().__init__()
+        self._modules = {id(module) for module in modules}
+        self.is_found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.arange and id(sys._getframe(1).f_locals.get("self")) in self._modules:
+            self.is_found = True
+        return func(*args, **(kwargs or {}))
 
 
 def _tolerance(backend: Backend) -> float:

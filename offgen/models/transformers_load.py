@@ -25,6 +25,8 @@ CONTEXT_KEYS = (
     "n_ctx",
     "max_target_positions",
 )
+# names in `layer_types` for layers that keep keys and values and nothing else
+ATTENTION_KINDS = (None, "full_attention", "sliding_attention", "chunked_attention", "attention")
 UNKNOWN_CONTEXT = 2048  # a model that names no limit: what training usually saw
 
 
@@ -65,14 +67,16 @@ def _refuse_by_kind(model_class: Any, config: Any, name: str) -> None:
     """What no weights need be read for."""
     text = config.get_text_config(decoder=True)
     kinds = set(getattr(text, "layer_types", None) or ()) | set(getattr(text, "layers_block_type", None) or ())
-    if getattr(model_class, "_is_stateful", False) or any(_is_recurrent(kind) for kind in kinds if kind):
+    others = sorted(str(kind) for kind in kinds if kind not in ATTENTION_KINDS)
+    if others:
+        raise UsageError(
+            f"{name}: has layers of kind `{others[0]}`, whose state is not supported beside keys and values"
+        )
+    # a class for hybrids may hold a model of attention layers only
+    if getattr(model_class, "_is_stateful", False) and not kinds:
         raise UsageError(f"{name}: keeps a recurrent state beside keys and values, which is not supported")
     if getattr(config, "is_encoder_decoder", False) and not getattr(config, "is_decoder", False):
         raise UsageError(f"{name}: an encoder-decoder model, which is not supported")
-
-
-def _is_recurrent(kind: Any) -> bool:
-    return any(word in str(kind) for word in ("linear", "mamba", "conv", "recurrent", "ssm", "rwkv"))
 
 
 @contextlib.contextmanager
@@ -95,7 +99,8 @@ def build_empty(model_class: Any, config: Any) -> Any:
     """The module on the meta device: shapes without storage."""
     with quiet(), torch.device("meta"):
         try:
-            return model_class._from_config(config, attn_implementation=DISCOVER).eval()
+            # in bfloat16, because the grouped products of experts have no other form without storage
+            return model_class._from_config(config, attn_implementation=DISCOVER, dtype=torch.bfloat16).eval()
         except Exception as error:
             raise _not_loaded(None, model_class, error) from error
 
@@ -120,6 +125,7 @@ def load_weights(model_class: Any, folder: Path, config: Any, backend: Backend, 
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are in the info, and raised below
             )
         except Exception as error:
             raise _not_loaded(folder, model_class, error) from error
@@ -179,6 +185,20 @@ def fix_rope(module: Any, wanted: int, limit: int, reason: str | None) -> None:
             )
             part.inv_freq.copy_(frequencies(rope, length=wanted).inv_freq)
         part.rope_type = "default"
+
+
+def specs_by_config(config: Any) -> list[AttentionSpec]:
+    """One spec per layer as the usual names in config.json say: for a memory forecast, never for computing."""
+    text = config.get_text_config(decoder=True)
+    heads = int(text.num_attention_heads)
+    head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * int(text.num_hidden_layers)
+    window = getattr(text, "sliding_window", None)
+    return [
+        AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5, window if kind == "sliding_attention" else None)
+        for kind in kinds
+    ]
 
 
 def shape_of(

@@ -19,8 +19,16 @@ from offgen.models import paged_interface
 from offgen.models.base import Model
 from offgen.models.config import ModelConfig
 from offgen.models.paged_interface import PAGED, Step
-from offgen.models.transformers_checks import discover, verify
-from offgen.models.transformers_load import build_empty, context_limit, fix_rope, load_weights, read_class, shape_of
+from offgen.models.transformers_checks import NoStorageError, discover, verify
+from offgen.models.transformers_load import (
+    build_empty,
+    context_limit,
+    fix_rope,
+    load_weights,
+    read_class,
+    shape_of,
+    specs_by_config,
+)
 
 
 class TransformersModel:
@@ -159,7 +167,7 @@ def load(folder: Path, backend: Backend, *, load_format: str, max_model_len: int
     module.set_attn_implementation(PAGED)
     config = shape_of(folder, model_class, hf_config, step.specs, limit, reason)
     model = TransformersModel(module, found.trunk, config, step, weight_bytes)
-    verify(model, module, backend)
+    verify(model, module, found.modules, backend)
     return model
 
 
@@ -172,5 +180,8 @@ def describe(folder: Path) -> ModelConfig:
     step = Step()
     for part in module.modules():
         part.offgen_step = step
-    found = discover(module, step, limit)
-    return shape_of(folder, model_class, hf_config, found.specs, limit, reason)
+    try:
+        specs = discover(module, step, limit).specs
+    except NoStorageError:  # a forward pass that looks at values; loading asks again
+        specs = specs_by_config(hf_config)
+    return shape_of(folder, model_class, hf_config, specs, limit, reason)

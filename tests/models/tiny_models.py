@@ -64,7 +64,38 @@ COMMON: dict[str, Any] = {
     "is_decoder": True,
     "tie_word_embeddings": False,
 }
-OVERRIDES: dict[str, dict[str, Any]] = {}
+LATENT = {"num_key_value_heads": 4}
+BART_LIKE = {"encoder_layers": 3}
+MAMBA_HEADS = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8}
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "axk1": LATENT,
+    "axk2": LATENT,
+    "bamba": MAMBA_HEADS,
+    "bart": BART_LIKE,
+    "bigbird_pegasus": BART_LIKE,
+    "blenderbot": BART_LIKE,
+    "blenderbot-small": BART_LIKE,
+    "codegen": {"rotary_dim": 4},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "deepseek_v32": LATENT,
+    "dots3_note_text": LATENT,
+    "glm4_moe_lite": LATENT,
+    "glm_moe_dsa": LATENT,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 6},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": {**MAMBA_HEADS, "layer_types": ["attention"] * 3},
+    "helium": {"head_dim": 8},
+    "mamba2": {"head_dim": 16, "num_heads": 4, "n_groups": 1},
+    "marian": BART_LIKE,
+    "mbart": BART_LIKE,
+    "minicpm3": LATENT,
+    "mvp": BART_LIKE,
+    "pegasus": BART_LIKE,
+    "plbart": BART_LIKE,
+    "sarvam_mla": LATENT,
+    "whisper": BART_LIKE,
+}
 
 
 def kinds() -> list[str]:
