@@ -57,7 +57,7 @@ def allowed(logits: torch.Tensor, params: SamplingParams) -> set[int]:
 CASES = list(itertools.product((0, 1, 5, 63, 64, 65, 200), (1.0, 0.9, 0.3, 0.01), (0.0, 0.05, 0.9), (0.5, 1.0, 3.0)))
 
 
-@pytest.mark.parametrize("num_columns", [3, 64, 65, 300, 20_000])
+@pytest.mark.parametrize("num_columns", [3, 64, 65, 300, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_draws_stay_within_the_rules_and_reach_all_of_them(num_columns: int) -> None:
     """Many streams over one row: nothing outside the allowed columns, and every likely one of them."""
     logits = torch.randn(num_columns, generator=torch.Generator().manual_seed(num_columns)) * 2

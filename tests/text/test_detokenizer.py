@@ -14,7 +14,7 @@ from offgen.text.detokenizer import Detokenizer, PromptText, difference
 from offgen.text.tokenizer import Tokenizer
 
 KINDS = ["byte_level", "byte_fallback", "unigram", "word_piece"]
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def open_watch(tokenizer: Tokenizer, prompt_ids: Sequence[int], **params: object) -> Detokenizer:
