@@ -43,8 +43,8 @@ class EchoEngine:
                     yield Completion(row, sample_index, num_samples, error=error)
                 continue
             text, num_tokens = text_of(prompt), len(prompt.token_ids)
-            stats.steps += 1
-            stats.sampling_steps += 1
+            stats.steps += num_tokens * num_samples
+            stats.sampling_steps += num_tokens * num_samples
             stats.prefill_tokens += num_tokens
             stats.sampled_tokens += num_tokens * num_samples
             request = _STATS_OF_TRUNCATED if prompt.truncated else _STATS

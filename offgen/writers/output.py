@@ -84,10 +84,9 @@ class Output:
             if resume and not self._is_lost(record):
                 record.replaces = record.replaces or (overwrite and layout.target.exists())
                 return record
-        keeps_file = layout.is_file and layout.target.exists() and record is None
         if record is not None:
-            discard(self._disk, layout)
-        return RunRecord(fingerprint, replaces=keeps_file)
+            discard(self._disk, layout, record)
+        return RunRecord(fingerprint, replaces=layout.is_file and layout.target.exists())
 
     def _is_finished(self, record: RunRecord) -> bool:
         finished, layout = record.finished, self._layout

@@ -109,9 +109,15 @@ def check_visible_file(layout: Layout, record: RunRecord, *, overwrite: bool) ->
         )
 
 
-def discard(disk: Disk, layout: Layout) -> None:
-    """Delete an output and its state, but for the lock. What says whose it is goes last."""
-    disk.remove(layout.success_path) if not layout.is_file else disk.remove(layout.target)
+def discard(disk: Disk, layout: Layout, record: RunRecord) -> None:
+    """Delete an output and its state, but for the lock. What says whose it is goes last.
+
+    A single file goes only if the job had finished it: until then, what is there is somebody else's, to be replaced.
+    """
+    if not layout.is_file:
+        disk.remove(layout.success_path)
+    elif record.finished is not None:
+        disk.remove(layout.target)
     for path in [*layout.temporaries(), *_parts(layout)]:
         disk.remove(path)
     for folder in (layout.journal_dir, layout.parts_dir):
