@@ -1,7 +1,7 @@
 """Cuts a step's attention into work items of queries that read the same keys. Knows rows and lengths; computes nothing.
 
-An item is a run of queries: a tile of one row's chunk, or decode rows whose first block ids coincide (a shared prefix is read
-once for all of them), or one decode row. Each query's arithmetic is the same in any item: spans of keys in order.
+An item is a run of queries: a tile of one row's chunk, decode rows whose first block ids coincide (a shared prefix is
+read once for all of them), or one decode row. Each query's arithmetic is the same in any item: spans of keys in order.
 """
 
 from __future__ import annotations
@@ -51,6 +51,20 @@ def group_decodes(num_rows, first_row, tables, stride, seq_lens, block_size, mos
             if keys > 0 and keys * 2 >= shared[i]:
                 group_of[j], shared[i] = i, keys
                 sizes[i] += 1
+
+
+@njit
+def sort_by(costs, order, count):  # type: ignore[no-untyped-def]
+    """Shell sort: the longest item first, or the last one is waited for. (np.argsort takes seconds to compile.)"""
+    gap = 701
+    while gap > 0:
+        for i in range(gap, count):
+            moved, j = order[i], i
+            while j >= gap and costs[order[j - gap]] > costs[moved]:
+                order[j] = order[j - gap]
+                j -= gap
+            order[j] = moved
+        gap = gap * 10 // 23
 
 
 @njit
@@ -105,9 +119,10 @@ def plan_kernel(memory):  # type: ignore[no-untyped-def]
         items[3 * count], items[3 * count + 1], items[3 * count + 2] = first, queries - first, shared[i]
         costs[count] = -cost
         count += 1
-    order, by_cost = int64_at(args[16]), np.argsort(costs[:count])
+    order = int64_at(args[16])
     for i in range(count):
-        order[i] = by_cost[i]
+        order[i] = i
+    sort_by(costs, order, count)
     int64_at(args[17])[0] = count
     out = float32_at(args[18])
     for i in range(starts[num_rows] * args[19], args[11] * args[19]):

@@ -1,6 +1,6 @@
 """The three steps of attention over one span of keys, in registers. Knows vectors; the loop around is cpu_attention's.
 
-Scores and weighted values are the tile of cpu_tiles: sums in order of k, whose bits depend on their row and column alone.
+Scores and weighted values are the tile of cpu_tiles: sums in order of k; their bits depend on row and column alone.
 """
 
 from __future__ import annotations
@@ -73,58 +73,62 @@ def score_tile(_: Any, num_rows: Any, kind: Any, q: Any, ldq: Any, tiles: Any, s
 
 @intrinsic(prefer_literal=True)
 def value_tile(
-    _: Any, num_rows: Any, kind: Any, vectors: Any, weights: Any, tiles: Any, num_keys: Any, out: Any
+    _: Any,
+    num_rows: Any,
+    kind: Any,
+    vectors: Any,
+    weights: Any,
+    tiles: Any,
+    skip: Any,
+    step: Any,
+    num_keys: Any,
+    out: Any,
+    ldo: Any,
 ) -> Any:
-    """out [rows, vectors * LANES] += weights [rows, SPAN] times the value tiles [KEYS, vectors * LANES] in `tiles`."""
+    """out [rows, vectors * LANES] += weights [rows, SPAN] times the value tiles at the addresses in `tiles`.
+
+    `skip` bytes into a tile's row the columns begin; `step` bytes lie between its rows, ldo between those of out.
+    """
     if not all(isinstance(given, types.IntegerLiteral) for given in (num_rows, kind, vectors)):
         return None
     rows, stored_as, width = literal_int(num_rows), literal_int(kind), literal_int(vectors)
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        _, _, _, weights, tiles, num_keys, out = args
-        size = ITEMSIZE[stored_as]
-        step = I64(width * LANES * size)
+        _, _, _, weights, tiles, skip, step, num_keys, out, ldo = args
         table = pointer(bd, tiles)
         weight_rows = row_pointers(bd, weights, I64(SPAN * 4), rows)
-        out_rows = row_pointers(bd, out, I64(width * LANES * 4), rows)
+        places = [[offset(bd, row, n * LANES * 4) for n in range(width)] for row in row_pointers(bd, out, ldo, rows)]
+        start = [load(bd, place, VF32, 4) for row in places for place in row]
+
+        def one_tile(tile: Any, flat: Any) -> list[Any]:
+            key = bd.mul(tile, I64(KEYS))
+            left = bd.sub(num_keys, key)
+            here = bd.select(bd.icmp_signed("<", left, I64(KEYS)), left, I64(KEYS))
+            v = pointer(bd, bd.add(load(bd, offset(bd, table, bd.mul(tile, I64(8))), I64, 8), skip))
+            columns = [offset(bd, v, n * LANES * ITEMSIZE[stored_as]) for n in range(width)]
+            at_key = [offset(bd, row, bd.mul(key, I64(4))) for row in weight_rows]
+            grid = [list(flat[m * width : (m + 1) * width]) for m in range(rows)]
+            return [value for row in sum_over(bd, at_key, columns, step, here, stored_as, grid) for value in row]
+
         num_tiles = bd.sdiv(bd.add(num_keys, I64(KEYS - 1)), I64(KEYS))
-        for first in range(0, width, COLUMNS):
-            count = min(COLUMNS, width - first)
-            places = [[offset(bd, row, (first + n) * LANES * 4) for n in range(count)] for row in out_rows]
-            start = [load(bd, place, VF32, 4) for row in places for place in row]
-
-            def one_tile(tile: Any, flat: Any, first: int = first, count: int = count) -> list[Any]:
-                key = bd.mul(tile, I64(KEYS))
-                left = bd.sub(num_keys, key)
-                here = bd.select(bd.icmp_signed("<", left, I64(KEYS)), left, I64(KEYS))
-                v = pointer(bd, load(bd, offset(bd, table, bd.mul(tile, I64(8))), I64, 8))
-                columns = [offset(bd, v, (first + n) * LANES * size) for n in range(count)]
-                at_key = [offset(bd, row, bd.mul(key, I64(4))) for row in weight_rows]
-                grid = [list(flat[m * count : (m + 1) * count]) for m in range(rows)]
-                sums = sum_over(bd, at_key, columns, step, here, stored_as, grid)
-                return [value for row in sums for value in row]
-
-            flat = count_up(bd, num_tiles, start, one_tile)
-            for value, place in zip(flat, [place for row in places for place in row], strict=True):
-                store(bd, value, place)
+        sums = count_up(bd, num_tiles, start, one_tile)
+        for value, place in zip(sums, [place for row in places for place in row], strict=True):
+            store(bd, value, place)
         return context.get_dummy_value()
 
-    return types.void(num_rows, kind, vectors, *[types.int64] * 4), codegen
+    return types.void(num_rows, kind, vectors, *[types.int64] * 7), codegen
 
 
-@intrinsic(prefer_literal=True)
-def softmax_span(_: Any, vectors: Any, scores: Any, lowest: Any, highest: Any, state: Any, out: Any) -> Any:
+@intrinsic
+def softmax_span(_: Any, scores: Any, lowest: Any, highest: Any, state: Any, out: Any, vectors: Any) -> Any:
     """One row's scores [SPAN] become exp(score - maximum so far); keys outside [lowest, highest) weigh 0.
 
     state [2, LANES] holds the maximum (in lane 0) and the lanes of the sum. A new maximum scales the sum and out
     [vectors * LANES]; otherwise both stay as they are, so a span without keys changes no bit.
     """
-    if not isinstance(vectors, types.IntegerLiteral):
-        return None
-    width = literal_int(vectors)
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        _, scores, lowest, highest, state, out = args
+        scores, lowest, highest, state, out, vectors = args
         row, memory, target = pointer(bd, scores), pointer(bd, state), pointer(bd, out)
         low, high = (splat(bd, bd.trunc(bound, I32)) for bound in (lowest, highest))
         hidden = constant(float("-inf"))
@@ -150,14 +154,18 @@ def softmax_span(_: Any, vectors: Any, scores: Any, lowest: Any, highest: Any, s
         with bd.if_then(has_grown):
             fade = exponential(bd, bd.fsub(splat(bd, old), shift))
             store(bd, bd.fmul(load(bd, lanes, VF32, 4), fade), lanes)
-            for n in range(width):
-                place = offset(bd, target, n * LANES * 4)
+
+            def fade_out(n: Any, _: Any) -> list[Any]:
+                place = offset(bd, target, bd.mul(n, I64(LANES * 4)))
                 store(bd, bd.fmul(load(bd, place, VF32, 4), fade), place)
+                return []
+
+            count_up(bd, vectors, [], fade_out)
             store(bd, new, memory)
         store(bd, bd.fadd(load(bd, lanes, VF32, 4), total), lanes)
         return context.get_dummy_value()
 
-    return types.void(vectors, *[types.int64] * 5), codegen
+    return types.void(*[types.int64] * 6), codegen
 
 
 @intrinsic

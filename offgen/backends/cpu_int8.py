@@ -1,8 +1,8 @@
 """Linear layers in 8-bit integers: weights with a scale per output channel, activations with a scale per token.
 
-x is quantized to uint8 around 128 (what VNNI multiplies with int8), summed in int32, and scaled back in the same pass; the 128
-is taken off again by a correction per channel. Integer sums are exact, so every path gives the same bits, and a row's
-depend on that row alone. Machines without AVX-512 VNNI multiply with torch._int_mm.
+x is quantized to uint8 around 128 (what VNNI multiplies with int8), summed in int32, and scaled back in the same pass;
+the 128 is taken off again by a correction per channel. Integer sums are exact, so every path gives the same bits, and a
+row's depend on that row alone. Machines without AVX-512 VNNI multiply with torch._int_mm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The KV cache on a CPU: its layout, and the kernel that fills it. Knows slots; knows neither rows nor attention.
 
-keys    [num_blocks, G, B / KEYS, D, KEYS]   one vector holds the same value of 16 neighbouring tokens, so that a query meets
-                                             16 keys at once without a horizontal sum; [num_blocks, G, B, D] if B is not a
-                                             multiple of KEYS
+keys    [num_blocks, G, B / KEYS, D, KEYS]   one vector holds the same value of 16 neighbouring tokens: a query meets
+                                             16 keys at once, without a horizontal sum
+        [num_blocks, G, B, D]                if B is not a multiple of KEYS
 values  [num_blocks, G, B, D']               D' is D rounded up to KEYS
 scales  [2, num_blocks, G, B] float32        with int8: one per token and head, keys first
 """

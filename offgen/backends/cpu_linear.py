@@ -1,8 +1,8 @@
 """Linear layers in float32 arithmetic, weights stored as float32, bfloat16 or float16. Knows packing and blocking.
 
-A weight [N, K] is packed once into panels [ceil(N / TILE_COLUMNS)][K][TILE_COLUMNS], each read front to back. A work item is
-one panel times a block of rows that fits the second-level cache. Any number of rows runs without padding, and a row's
-bits are the same for all of them (cpu_tiles).
+A weight [N, K] is packed once into panels [ceil(N / TILE_COLUMNS)][K][TILE_COLUMNS], each read front to back. A work
+item is one panel times a block of rows that fits the second-level cache. Any number of rows runs without padding, and a
+row's bits are the same for all of them (cpu_tiles).
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def pack_panels(weight: torch.Tensor, group: int) -> torch.Tensor:
     num_columns, k = weight.shape
     panels, steps = -(-num_columns // TILE_COLUMNS), -(-k // group)
     packed = torch.empty(panels, steps, TILE_COLUMNS, group, dtype=weight.dtype)
-    for panel, columns in zip(packed, weight.split(TILE_COLUMNS), strict=True):  # no second copy of the whole weight
+    for panel, columns in zip(
+        packed, torch.split(weight, TILE_COLUMNS), strict=True
+    ):  # no second copy of the whole weight
         whole = columns.new_zeros(TILE_COLUMNS, steps * group)
         whole[: columns.shape[0], :k] = columns
         panel.copy_(whole.view(TILE_COLUMNS, steps, group).transpose(0, 1))

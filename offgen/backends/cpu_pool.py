@@ -67,7 +67,7 @@ def _gomp_parallel() -> Callable[..., Any] | None:
             continue
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         function.restype = None
-        return function  # type: ignore[no-any-return]
+        return function
     return None
 
 

@@ -1,4 +1,4 @@
-"""Vectors for Numba: what LLVM can do and Python loops cannot say. Knows lanes and instructions, no tensor and no layout.
+"""Vectors for Numba: what LLVM can do and Python loops cannot say. Knows lanes, no tensor and no layout.
 
 Numba compiles these intrinsics into the kernel that calls them. The vector width is the machine's, so that a tile's
 accumulators stay in registers; arithmetic on each lane is the same at every width, so results are too.
@@ -198,7 +198,7 @@ def float32_of_bits(_: Any, bits: Any) -> Any:
 
 @njit(fastmath={"contract", "nsz"}, inline="always")
 def exp_float32(x: Any) -> Any:
-    """The scalar twin of `exponential`, for loops that LLVM vectorises by itself; NaN stays NaN."""
+    """The scalar twin of `exponential`, for loops that LLVM vectorises by itself; infinite above 88.3."""
     f = types.float32
     c = f(-87.3) if x < f(-87.3) else x
     c = f(88.3) if c > f(88.3) else c
@@ -212,7 +212,7 @@ def exp_float32(x: Any) -> Any:
     p = p * r + f(5.0000001201e-1)
     y = (p * (r * r) + r) + f(1.0)
     power = float32_of_bits((types.int32(n) + types.int32(127)) << types.int32(23))
-    return y * power
+    return f(np.inf) if x > f(88.3) else y * power
 
 
 @intrinsic

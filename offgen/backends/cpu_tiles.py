@@ -1,7 +1,8 @@
 """The one matrix tile that everything is made of: C[m, n] = start[m, n] + sum over k of A[m, k] * B[k, n].
 
-Accumulators stay in registers over the whole of k, and k is summed in order, one fused multiply-add after another. So the bits
-of C[m, n] depend on row m of A and column n of B alone: not on how many rows a tile has, nor on where the row sits.
+Accumulators stay in registers over the whole of k, and k is summed in order, one fused multiply-add after another. So
+the bits of C[m, n] depend on row m of A and column n of B alone: not on how many rows a tile has, nor on where the row
+sits.
 Linear layers, query times key, and weight times value are this tile with different strides.
 """
 

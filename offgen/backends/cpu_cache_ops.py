@@ -1,0 +1,159 @@
+"""The ops that touch the KV cache, tensors in and tensors out. Knows what the kernels take."""
+
+from __future__ import annotations
+
+import torch
+
+from offgen.backends import cpu_kv
+from offgen.backends.base import AttentionInputs, AttentionSpec
+from offgen.backends.cpu_attention import NO_WINDOW, attention_kernel, scratch_bytes
+from offgen.backends.cpu_attention_plan import ITEM_ROWS, plan_kernel
+from offgen.backends.cpu_pool import Pool, float_bits
+
+SMALL = 16384  # values that one thread finishes before another would have woken up
+
+
+def as_float32(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float32).contiguous()
+
+
+class CacheOps:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def rope_and_write_kv(
+        self,
+        qkv: torch.Tensor,
+        cos_sin: torch.Tensor,
+        kv_cache: cpu_kv.CpuKVCache,
+        inputs: AttentionInputs,
+        spec: AttentionSpec,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        norm_eps: float,
+    ) -> torch.Tensor:
+        wide, cos_sin = as_float32(qkv), as_float32(cos_sin)
+        q_norm, k_norm = (None if norm is None else as_float32(norm) for norm in (q_norm, k_norm))
+        out = torch.empty(wide.shape[0], spec.num_heads, spec.head_dim)
+        self._pool.run(
+            cpu_kv.write_kernel(kv_cache.kind).address,
+            wide.shape[0],
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            wide.data_ptr(),
+            wide.shape[1] * 4,
+            cos_sin.data_ptr(),
+            cos_sin.shape[1],
+            inputs.positions.data_ptr(),
+            inputs.slots.data_ptr(),
+            _address(q_norm),
+            _address(k_norm),
+            float_bits(norm_eps),
+            out.data_ptr(),
+            *kv_cache.addresses(),
+            kv_cache.block_size,
+            is_small=wide.numel() <= SMALL,
+        )
+        return out.to(qkv.dtype)
+
+    def write_kv(self, k: torch.Tensor, v: torch.Tensor, kv_cache: cpu_kv.CpuKVCache, inputs: AttentionInputs) -> None:
+        rows = as_float32(torch.stack((k, v), dim=1))
+        self._pool.run(
+            cpu_kv.write_kernel(kv_cache.kind).address,
+            rows.shape[0],
+            0,
+            k.shape[1],
+            k.shape[2],
+            rows.data_ptr(),
+            rows.stride(0) * 4,
+            0,
+            0,
+            inputs.positions.data_ptr(),
+            inputs.slots.data_ptr(),
+            0,
+            0,
+            0,
+            0,
+            *kv_cache.addresses(),
+            kv_cache.block_size,
+            is_small=rows.numel() <= SMALL,
+        )
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        kv_cache: cpu_kv.CpuKVCache,
+        inputs: AttentionInputs,
+        spec: AttentionSpec,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        wide, sinks = as_float32(q), None if sinks is None else as_float32(sinks)
+        out = torch.empty_like(wide)
+        num_tokens = wide.shape[0]
+        queries = torch.empty(3, num_tokens, dtype=torch.int32)  # token, row, position
+        items = torch.empty(4 * num_tokens + 1, dtype=torch.int64)  # number, order, (first, count, shared keys)
+        query_at = [queries.data_ptr() + 4 * num_tokens * i for i in range(3)]
+        item_at = [items.data_ptr() + 8 * i for i in (0, 1, 1 + num_tokens)]
+        self._plan(inputs, spec, kv_cache.block_size, num_tokens, query_at, item_at, out)
+        most = max(ITEM_ROWS, spec.num_heads // spec.num_kv_heads)
+        width = cpu_kv.padded_dim(spec.head_dim)
+        scratch = torch.empty(self._pool.threads, scratch_bytes(most, spec.head_dim, width), dtype=torch.uint8)
+        self._pool.run(
+            attention_kernel(kv_cache.kind).address,
+            *item_at,
+            *query_at,
+            wide.data_ptr(),
+            out.data_ptr(),
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            float_bits(spec.scale),
+            NO_WINDOW if spec.sliding_window is None else spec.sliding_window,
+            float_bits(spec.logit_soft_cap or 0.0),
+            _address(sinks),
+            inputs.block_tables.data_ptr(),
+            inputs.block_tables.stride(0),
+            kv_cache.block_size,
+            *kv_cache.addresses(),
+            most,
+            scratch.data_ptr(),
+            scratch.stride(0),
+        )
+        return out.to(q.dtype)
+
+    def _plan(
+        self,
+        inputs: AttentionInputs,
+        spec: AttentionSpec,
+        block_size: int,
+        num_tokens: int,
+        query_at: list[int],
+        item_at: list[int],
+        out: torch.Tensor,
+    ) -> None:
+        number, order, items = item_at
+        self._pool.run(
+            plan_kernel.address,
+            inputs.seq_lens.shape[0],
+            inputs.num_decodes,
+            inputs.cu_seqlens_q.data_ptr(),
+            inputs.seq_lens.data_ptr(),
+            inputs.block_tables.data_ptr(),
+            inputs.block_tables.stride(0),
+            block_size,
+            spec.num_heads // spec.num_kv_heads,
+            int(spec.sliding_window is None),  # a window leaves little of a prefix to share
+            num_tokens,
+            *query_at,
+            items,
+            order,
+            number,
+            out.data_ptr(),
+            spec.num_heads * spec.head_dim,
+            is_small=True,
+        )
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
