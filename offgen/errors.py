@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OffgenError(Exception):
-    """A message that says what and where, and a hint that says what to try. Printed by the front door, never as a traceback."""
+    """A message that says what and where, and a hint of what to try. The front door prints it, never a traceback."""
 
     exit_code = 1
 

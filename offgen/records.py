@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class RowError:
     """Why one row failed: a stable machine-readable `type`, and a message for people."""
 
-    type: str  # bad_row, bad_params, template_error, empty_prompt, prompt_too_long, token_out_of_range, non_finite_logits, …
+    # bad_row, bad_params, template_error, empty_prompt, prompt_too_long, token_out_of_range, non_finite_logits, …
+    type: str
     message: str
 
     def __str__(self) -> str:
@@ -66,7 +67,7 @@ class WatchFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A row, rendered and tokenized. With `error` set it is passed through the engine untouched, as error completions."""
+    """A row, rendered and tokenized. With `error` set it passes through the engine, as error completions."""
 
     row: Row
     token_ids: Sequence[int]
@@ -108,7 +109,8 @@ class Completion:
     num_samples: int = 1
     text: str | None = None  # None if the row failed
     finish_reason: str = "error"  # stop, length, error
-    stop_reason: str | None = None  # stop: None for EOS, the stop string, or the stop id in decimals; length: max_tokens, context
+    # stop: None for EOS, the stop string, or the stop id in decimals; length: max_tokens, context
+    stop_reason: str | None = None
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     token_ids: Sequence[int] = ()  # what the model made, stop and EOS included

@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 for street in STREETS:
     MAY_IMPORT[street] = {
-        "config", "records", "stats", "checkpoints", "readers", "columns", "json_text", "text", "engine", "engine.options",
-        "scheduling", "writers", "report", "models", "sampling.params",
+        "config", "records", "stats", "checkpoints", "readers", "columns", "json_text", "text", "engine",
+        "engine.options", "scheduling", "writers", "report", "models", "sampling.params",
     }  # fmt: skip
 
 HEAVY = {"torch", "transformers", "triton", "datasets", "ray", "numba"}
