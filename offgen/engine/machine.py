@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from offgen.backends.host import available_cpus, available_memory_bytes
+from offgen.errors import UsageError
 
 
 def describe_machine() -> dict[str, Any]:
@@ -48,6 +49,12 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def require_device(name: str) -> None:
+    """Raise UsageError for a device that is not here: known before anything is written or loaded."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no GPU", hint="--device cpu")
 
 
 @dataclass(frozen=True, slots=True)

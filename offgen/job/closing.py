@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -95,8 +96,8 @@ class Closing:
         if self._output is None or self._engine is None:
             return
         self.ran()
-        report = self._report(self._output.totals(), status="stopped")
-        self._keep(report)
+        with contextlib.suppress(Exception):  # what ended the run is what must be told, not that its report failed too
+            self._keep(self._report(self._output.totals(), status="stopped"))
 
     def stopped(self, stopped: Stopped) -> JobStopped:
         """The error that ends the command after a signal."""
@@ -160,7 +161,6 @@ class Closing:
     def _copy_report(self, report: Mapping[str, Any]) -> None:
         path = self._config.data.report
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from offgen.config import DisplayConfig
 from offgen.errors import UsageError
-from offgen.job.files import write_atomically
+from offgen.job.files import check_place, write_atomically
 from offgen.stats.progress import Snapshot
 from offgen.stats.prometheus import CONTENT_TYPE, prometheus_text
 
@@ -95,8 +95,7 @@ class Metrics:
 def open_metrics(config: DisplayConfig) -> Metrics:
     """As the options ask. Raises UsageError for a port that is taken and a file that cannot be."""
     path = config.metrics_file
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise UsageError(f"--metrics-file {path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}")
+    check_place("--metrics-file", path)
     return Metrics(
         None if path is None else MetricsFile(path),
         None if config.metrics_port is None else MetricsServer(config.metrics_port),

@@ -77,11 +77,13 @@ def choose_model(config: JobConfig, rows: Input) -> ModelSide:
         return _echo(config, prompt, columns)
     from offgen.checkpoints import resolve
     from offgen.engine import open_engine
+    from offgen.engine.machine import require_device
     from offgen.models import load_config
     from offgen.text import Renderer as TextRenderer
     from offgen.text import eos_ids, generation_defaults, load_tokenizer
 
     asked, engine = config.model, config.engine
+    require_device(engine.device)
     checkpoint = resolve(asked.model, revision=asked.revision, tokenizer=asked.tokenizer)
     tokenizer = load_tokenizer(checkpoint.tokenizer_folder)
     defaults = sampling_defaults(config.sampling, generation_defaults(checkpoint.folder, asked.generation_config))

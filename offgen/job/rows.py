@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offgen.config import JobConfig
-from offgen.errors import OffgenError
+from offgen.errors import OffgenError, UsageError
 from offgen.job.model_side import ModelSide
 from offgen.stats.progress import Progress
 
@@ -69,6 +69,8 @@ def output_of(config: JobConfig, model: ModelSide, rows: Input) -> Output | Stre
     from offgen.writers import OutputOptions, open_output
 
     asked, params = config.output, model.defaults
+    if asked.id_column is not None and asked.id_column not in rows.schema.names and rows.schema.names:
+        raise UsageError(f"column `{asked.id_column}` (--id-column) is not in the input")
     options = OutputOptions(
         format=asked.output_format,
         row_order=asked.row_order,

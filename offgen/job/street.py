@@ -13,6 +13,7 @@ from offgen.config import Allowance, JobConfig
 from offgen.errors import JobError, UsageError
 from offgen.job.closing import Closing, abandon
 from offgen.job.display import Display, Silent
+from offgen.job.files import check_place
 from offgen.job.heartbeat import Heartbeat
 from offgen.job.identity import announcement, engine_note, fingerprint, prompt_note, run_record
 from offgen.job.interrupts import Interrupts, Stopped
@@ -62,6 +63,7 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         first = first_row(rows, model, config)
         prompt = None if first is None else model.renderer.describe(first)
         identity = fingerprint(config, model, rows.fingerprint())
+        check_place("--report", config.data.report)
         metrics = open_metrics(config.display)
     data, record = config.data, run_record(config, model, prompt)
     state = output.start(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -115,3 +117,29 @@ def test_the_python_engine_checks_what_it_is_given(tiny_model, engine):
         Engine(str(tiny_model), max_num_seqs=0)
     with pytest.raises(ValueError, match="top_p"):
         list(engine.generate(["fox"], SamplingParams(top_p=3.0)))
+
+
+def test_openai_requests_come_in_and_go_out(offgen, tiny_model, tmp_path):
+    body = {"model": "x", "messages": [{"role": "user", "content": "The quick brown fox"}], "max_tokens": 3}
+    requests = [{"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(3)]
+    (tmp_path / "batch.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    command = ("--model", tiny_model, "--output-format", "openai-batch", "--quiet", *ENGINE)
+    offgen("run", "batch.jsonl", "-o", "results.jsonl", *command, check=0)
+    results = rows_of(tmp_path / "results.jsonl")
+    assert [result["custom_id"] for result in results] == ["r0", "r1", "r2"]
+    assert all(result["response"]["body"]["usage"]["completion_tokens"] <= 3 for result in results)
+
+
+def test_a_signal_while_the_model_loads_ends_the_job_at_once(offgen, prompts, tiny_model, tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not reached")
+
+    prompts(2)
+    command = ("run", "in.jsonl", "-o", "out.jsonl", "--model", tiny_model, "--max-tokens", "2", *ENGINE)
+    with monkeypatch.context() as patch:
+        patch.setattr("offgen.engine.opening.load_model", interrupted)
+        stopped = offgen(*command, check=143)
+    assert "stopped: by SIGTERM; 0 rows are finished" in stopped.stderr
+    offgen(*command, check=0)
+    assert len(rows_of(tmp_path / "out.jsonl")) == 2

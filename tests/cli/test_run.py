@@ -125,6 +125,11 @@ def test_shards_lie_in_one_folder_and_report_adds_them_up(offgen, prompts, tmp_p
         (("-o", "x.csv"), ".csv"),
         (("-o", "x.parquet", "--config", "nope.toml"), "nope.toml"),
         (("-o", "x.parquet", "--columns", "nope"), "nope"),
+        (("-o", "x.parquet", "--id-column", "nope"), "nope"),
+        (("-o", "x.parquet", "--report", "no/where.json"), "no/where.json"),
+        (("-o", "x.parquet", "--metrics-file", "."), "is a folder"),
+        (("-o", "x.parquet", "--max-tokens", "0"), "--max-tokens"),
+        (("-o", "x.parquet", "--regex", "a+"), "not available yet"),
     ],
 )
 def test_wrong_usage_writes_nothing(offgen, prompts, tmp_path, args, says):
