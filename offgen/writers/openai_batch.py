@@ -16,6 +16,7 @@ from offgen.json_text import dumps
 from offgen.writers.schema import OutputSchema
 
 _SLICE_ROWS = 256
+_UNLIKELY = -9999.0  # OpenAI's own stand-in where there is no finite value
 _STATUS = {"bad_row": 400, "non_finite_logits": 500}
 
 
@@ -69,7 +70,7 @@ class OpenAIBatchLines:
             {
                 "index": one.get("sample_index", 0),
                 "message": {"role": "assistant", "content": one["completion"], "refusal": None},
-                "logprobs": None,
+                "logprobs": _chat_logprobs(one.get("logprobs")),
                 "finish_reason": one["finish_reason"],
             }
             for one in samples
@@ -81,7 +82,7 @@ class OpenAIBatchLines:
             {
                 "index": one.get("sample_index", 0),
                 "text": one["completion"],
-                "logprobs": None,
+                "logprobs": _text_logprobs(one.get("logprobs")),
                 "finish_reason": one["finish_reason"],
             }
             for one in samples
@@ -109,3 +110,33 @@ def _is_text(sample: dict[str, Any]) -> bool:
     """/v1/completions rather than /v1/chat/completions."""
     url = str(sample.get("url") or "")
     return url.endswith("/completions") and not url.endswith("/chat/completions")
+
+
+def _token(entry: dict[str, Any]) -> dict[str, Any]:
+    """A token is named by its id, as vLLM does with return_tokens_as_token_ids: a writer knows no vocabulary."""
+    return {"token": f"token_id:{entry['token_id']}", "logprob": _number(entry["logprob"]), "bytes": None}
+
+
+def _number(logprob: float | None) -> float:
+    return _UNLIKELY if logprob is None else logprob
+
+
+def _chat_logprobs(entries: list[Any] | None) -> dict[str, Any] | None:
+    if entries is None:
+        return None
+    known = [entry for entry in entries if entry is not None]
+    content = [{**_token(entry), "top_logprobs": [_token(one) for one in entry["top"] or []]} for entry in known]
+    return {"content": content, "refusal": None}
+
+
+def _text_logprobs(entries: list[Any] | None) -> dict[str, Any] | None:
+    if entries is None:
+        return None
+    tokens = [_token(entry) for entry in entries if entry is not None]
+    tops = [[_token(one) for one in entry["top"] or []] for entry in entries if entry is not None]
+    return {
+        "tokens": [one["token"] for one in tokens],
+        "token_logprobs": [one["logprob"] for one in tokens],
+        "top_logprobs": [{one["token"]: one["logprob"] for one in top} for top in tops],
+        "text_offset": [],
+    }

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from writer_jobs import Job, table_of
+from writer_jobs import Job, rows_of, table_of
+
+from offgen.records import Completion, TokenLogprob
 
 types = pytest.importorskip("openai.types.chat")
 
@@ -34,6 +36,25 @@ def test_lines_are_batch_results_in_input_order(job: Callable[..., Job], name: s
     assert completion.model == "tiny" and completion.choices[0].finish_reason == "stop"
     assert completion.usage is not None and completion.usage.total_tokens == 3 + 5 + 6
     assert lines[4]["error"]["code"] == "bad_row" and lines[4]["response"]["status_code"] == 400
+
+
+def test_logprobs_name_tokens_by_their_ids(job: Callable[..., Job]) -> None:
+    table = table_of(2, url=["/v1/chat/completions", "/v1/completions"])
+    made = job("out.jsonl", table=table, options={"format": "openai-batch", "with_logprobs": True})
+    output = made.open()
+    output.start(fingerprint={}, run={}, overwrite=False, resume=True, retry_errors=False)
+    token = TokenLogprob(7, -0.5, 1, ((7, -0.5), (8, float("-inf"))))
+    for row in rows_of(table):
+        output.write(Completion(row, text="x", finish_reason="stop", logprobs=[token]))
+    output.end_of_input(2)
+    output.finish()
+    chat, text = (line["response"]["body"] for line in lines_of(made.target))
+    choice = types.ChatCompletion.model_validate(chat).choices[0]
+    assert choice.logprobs.content[0].token == "token_id:7" and choice.logprobs.content[0].logprob == -0.5
+    assert [one.logprob for one in choice.logprobs.content[0].top_logprobs] == [-0.5, -9999.0]
+    from openai.types import Completion as TextCompletion
+
+    assert TextCompletion.model_validate(text).choices[0].logprobs.token_logprobs == [-0.5]
 
 
 def test_completions_requests_get_text_completions(job: Callable[..., Job]) -> None:
