@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 
 from offgen.backends.base import Backend
 from offgen.engine.intake import PromptSource, as_source
@@ -15,6 +15,8 @@ from offgen.scheduling.batch import Batch
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.scheduler import Scheduler
 from offgen.stats.engine import EngineStats
+
+MOMENT_S = 0.002  # between two looks at the source while a dynamic batch is held open
 
 
 class Engine:
@@ -68,10 +70,11 @@ class Engine:
         source = as_source(prompts)
         self._is_stopped = False
         launched: Launched | None = None
+        is_idle = True
         try:
             while not self._is_stopped:
-                yield from self._admit(source)
-                batch = self._schedule()
+                yield from self._admit(source, wait=is_idle)
+                batch = self._schedule(more_is_coming=not source.is_exhausted)
                 current = self._runner.launch(batch, self._tracked) if batch else None
                 if launched is not None:
                     yield from self._finish(launched)
@@ -81,16 +84,17 @@ class Engine:
                     launched = None
                 if launched is None and source.is_exhausted and not self._scheduler.has_work:
                     return
+                is_idle = batch is None and launched is None and not self._waits_for_time()
         finally:
             self._scheduler.drop_all()
             self._tracked.clear()
 
-    def _admit(self, source: PromptSource) -> Iterator[Completion]:
-        """Pull what the window takes; what can never run is done at once."""
+    def _admit(self, source: PromptSource, *, wait: bool) -> Iterator[Completion]:
+        """Pull what the window takes; what can never run is done at once. `wait`: there is nothing else to do."""
         room = self._scheduler.room
         if room <= 0 or source.is_exhausted:
             return
-        for prompt in source.take(room, wait=not self._scheduler.has_work):
+        for prompt in source.take(room, wait=wait):
             if prompt.error is not None:
                 yield from failed_samples(prompt, prompt.error)
                 continue
@@ -127,13 +131,22 @@ class Engine:
         self._next_id += 1
         return None
 
-    def _schedule(self) -> Batch | None:
+    def _schedule(self, *, more_is_coming: bool) -> Batch | None:
         started = perf_counter()
+        self._scheduler.more_is_coming = more_is_coming
         batch = self._scheduler.schedule()
         self.stats.add_span("scheduler", perf_counter() - started)
         if batch is not None:
             self._count(batch)
         return batch
+
+    def _waits_for_time(self) -> bool:
+        """True in dynamic batching while a batch is held open for rows that may come; lets a moment pass."""
+        opens_at_s = self._scheduler.opens_at_s
+        if opens_at_s is None:
+            return False
+        sleep(min(MOMENT_S, max(0.0, opens_at_s - monotonic())))
+        return True
 
     def _count(self, batch: Batch) -> None:
         stats, scheduler = self.stats, self._scheduler
