@@ -9,6 +9,11 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+
+def names(text: str) -> list[str]:
+    return text.split()
+
+
 VOCAB = 199
 COMMON: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -64,6 +69,11 @@ COMMON: dict[str, Any] = {
     "is_decoder": True,
     "tie_word_embeddings": False,
 }
+# what would be large, or takes images or sound besides text
+NO_TINY_MODEL = names("""
+    blt dots3_note_text fuyu gemma3 gemma4 gemma4_text gemma4_unified gemma4_unified_assistant git got_ocr2
+    longcat_flash mllama moss_transcribe_diarize phi4_multimodal reformer xlm xlnet
+""")
 LATENT = {"num_key_value_heads": 4}
 BART_LIKE = {"encoder_layers": 3}
 MAMBA_HEADS = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8}
