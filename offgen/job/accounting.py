@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from offgen.stats.engine import EngineStats
 from offgen.stats.histogram import LogHistogram
+from offgen.stats.progress import Snapshot
 from offgen.stats.timeline import Timeline, thinned
 
 LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
@@ -47,16 +48,46 @@ class RunFigures:
 class OutputTotals(Protocol):
     """What the output holds, over all runs (the writer's Totals)."""
 
-    rows: int
-    errors: dict[str, int]
-    prompt_tokens: int
-    completion_tokens: int
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def errors(self) -> dict[str, int]: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def completion_tokens(self) -> int: ...
 
     @property
     def cached_tokens(self) -> int: ...
 
     @property
     def latencies(self) -> dict[str, LogHistogram]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Totals of a run under way, as far as counting alone tells: what earlier runs left, and this one's tokens."""
+
+    rows: int
+    errors: dict[str, int]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    latencies: dict[str, LogHistogram]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, earlier: Mapping[str, Any]) -> Glance:
+        return cls(
+            rows=snapshot.rows_done,
+            errors=dict(earlier.get("errors", {})),
+            prompt_tokens=earlier.get("prompt_tokens", 0) + snapshot.prefill_tokens + snapshot.cached_tokens,
+            completion_tokens=earlier.get("completion_tokens", 0) + snapshot.sampled_tokens,
+            cached_tokens=earlier.get("cached_tokens", 0) + snapshot.cached_tokens,
+            latencies={name: LogHistogram.from_dict(one) for name, one in earlier.get("histograms", {}).items()},
+        )
 
 
 def make_report(

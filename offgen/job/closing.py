@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from offgen.config import JobConfig
 from offgen.errors import JobError, OffgenError
-from offgen.job.accounting import RunFigures, make_report
+from offgen.job.accounting import Glance, OutputTotals, RunFigures, make_report
 from offgen.job.display import Display
 from offgen.job.files import write_atomically
 from offgen.job.interrupts import Stopped
 from offgen.job.model_side import ModelSide, Serving
 from offgen.report.provenance import commit, peak_rss_bytes, versions
 from offgen.stats.engine import EngineStats
-from offgen.stats.progress import Progress
+from offgen.stats.progress import Progress, Snapshot
 
 if TYPE_CHECKING:
-    from offgen.writers import Output, ResumeState, Totals
+    from offgen.writers import Output, ResumeState
     from offgen.writers.stream import StreamOutput
 
 FINISHED_WITH_ERRORS = 3
+GLANCE_INTERVAL_S = 15.0
 
 
 class JobStopped(OffgenError):
@@ -54,6 +55,8 @@ class Closing:
         self._progress: Progress | None = None
         self._run_s = 0.0
         self._earlier: dict[str, Any] | None = None
+        self._glance_due_s = GLANCE_INTERVAL_S
+        self._commit = commit()
 
     def opened(self, output: Output | StreamOutput, state: ResumeState, model: ModelSide) -> None:
         """The output is locked and its journal read."""
@@ -70,6 +73,15 @@ class Closing:
         """The last completion is in, or the loop has ended otherwise."""
         if self._progress is not None:
             self._run_s = time.monotonic() - self._progress.started_s
+
+    def glance(self, snapshot: Snapshot) -> None:
+        """Keep a report of the run so far, now and then: what a kill leaves for the sums and for `offgen report`."""
+        if self._output is None or snapshot.elapsed_s < self._glance_due_s:
+            return
+        self._glance_due_s = snapshot.elapsed_s + GLANCE_INTERVAL_S
+        self.ran()
+        so_far = Glance.of(snapshot, self._earlier or {})
+        self._output.write_report(self._report(so_far, status="running"))
 
     # ends
 
@@ -92,8 +104,11 @@ class Closing:
         return exit_code(self._config, failed=self._state.num_done_errors, total=self._state.num_done_rows)
 
     def broken_off(self) -> None:
-        """The run ends early: keep what it took, so that the sums over runs stay true."""
-        if self._output is None or self._engine is None:
+        """The run ends early: flush, and keep what it took, so that the sums over runs stay true."""
+        if self._output is None:
+            return
+        self._output.close()
+        if self._engine is None:
             return
         self.ran()
         with contextlib.suppress(Exception):  # what ended the run is what must be told, not that its report failed too
@@ -127,7 +142,7 @@ class Closing:
         command = "" if self._command is None else f":\n  {self._command}"
         return f"the same command goes on from here{command}"
 
-    def _report(self, totals: Totals, *, status: str) -> dict[str, Any]:
+    def _report(self, totals: OutputTotals, *, status: str) -> dict[str, Any]:
         progress = self._progress or Progress(EngineStats(), self._started_s)
         run = RunFigures(
             load_s=self._load_s,
@@ -136,7 +151,10 @@ class Closing:
             stats=progress.stats,
             timeline=progress.timeline,
         )
-        return make_report(totals, run, self._earlier, {"status": status, **self._about()})
+        report = make_report(totals, run, self._earlier, {"status": status, **self._about()})
+        if self._state is not None:
+            report["runs"] = self._state.run_count + 1  # counts those too that left no report
+        return report
 
     def _about(self) -> dict[str, Any]:
         described = dict(self._engine.describe()) if self._engine is not None else {}
@@ -149,7 +167,7 @@ class Closing:
             "peak_device_bytes": described.pop("peak_device_bytes", None),
             "engine": described,
             "versions": versions(),
-            "commit": commit(),
+            "commit": self._commit,
         }
 
     def _keep(self, report: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from offgen.config import Allowance, JobConfig
 from offgen.errors import JobError, UsageError
@@ -17,7 +18,7 @@ from offgen.job.files import check_place
 from offgen.job.heartbeat import Heartbeat
 from offgen.job.identity import announcement, engine_note, fingerprint, prompt_note, run_record
 from offgen.job.interrupts import Interrupts, Stopped
-from offgen.job.metrics import open_metrics
+from offgen.job.metrics import Metrics, open_metrics
 from offgen.job.model_side import ModelSide, Serving, choose_model
 from offgen.job.prefetch import Prefetch
 from offgen.job.rows import count_ahead, first_row, input_of, is_live, output_of, selection_of
@@ -55,43 +56,64 @@ def run_job(config: JobConfig, display: Display | None = None, *, command: str |
             raise closing.failed(f"{type(problem).__name__}: {problem}") from problem
 
 
-def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Interrupts) -> int:
-    with interrupts.raising():
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A job of which everything is known that can be, before its model loads and before anything is written."""
+
+    rows: Input
+    model: ModelSide
+    output: Output | StreamOutput
+    prompt: str | None  # the first one, as the model will read it
+    identity: dict[str, Any]
+    metrics: Metrics
+
+
+def _check(config: JobConfig) -> Checked:
+    try:
         rows = input_of(config)
         model = choose_model(config, rows)
         output = output_of(config, model, rows)
         first = first_row(rows, model, config)
         prompt = None if first is None else model.renderer.describe(first)
         identity = fingerprint(config, model, rows.fingerprint())
-        check_place("--report", config.data.report)
-        metrics = open_metrics(config.display)
-    data, record = config.data, run_record(config, model, prompt)
+    except JobError as error:
+        raise UsageError(error.message, hint=error.hint) from error  # an input that cannot be read from its start
+    check_place("--report", config.data.report)
+    return Checked(rows, model, output, prompt, identity, open_metrics(config.display))
+
+
+def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Interrupts) -> int:
+    with interrupts.raising():
+        job = _check(config)
+    model, output, record = job.model, job.output, run_record(config, job.model, job.prompt)
+    asked = config.data
     state = output.start(
-        fingerprint=identity,
+        fingerprint=job.identity,
         run=record,
-        overwrite=data.overwrite,
-        resume=data.resume,
-        retry_errors=data.retry_errors,
+        overwrite=asked.overwrite,
+        resume=asked.resume,
+        retry_errors=asked.retry_errors,
     )
     closing.opened(output, state, model)
     try:
         if state.is_finished:
             return closing.already_done(display)
-        display.note(announcement(model, prompt))
+        display.note(announcement(model, job.prompt))
         with interrupts.raising():
             engine = _load(model, output, state, closing)
         record["engine"] = engine.describe()  # the writer holds the record, and saves it again at the end
         display.note(engine_note(engine.describe()))
         progress = Progress(engine.stats, time.monotonic(), state.num_done_rows, state.num_done_errors)
         closing.running(progress)
-        prompts = Prefetch(_prompts(config, rows, model, output, display))
+        prompts = Prefetch(_prompts(config, job, display))
+        listeners = [display.show, closing.glance, *job.metrics.listeners]
         with (
-            Heartbeat(progress, [display.show, *metrics.listeners], on_failure=display.warn),
+            Heartbeat(progress, listeners, on_failure=display.warn),
             interrupts.calling(lambda: _stop(prompts, engine)),
         ):
             display.begin()
-            count_ahead(config, rows, progress)
-            _generate(engine, prompts, output, progress, config.data.max_errors)
+            count_ahead(config, job.rows, progress)
+            _generate(engine, prompts, output, progress, asked.max_errors)
         closing.ran()
         display.end()
         interrupts.check()
@@ -103,15 +125,13 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         display.end()
         model.renderer.close()
         output.close()
-        metrics.close()
+        job.metrics.close()
 
 
-def _prompts(
-    config: JobConfig, rows: Input, model: ModelSide, output: Output | StreamOutput, display: Display
-) -> Iterator[Prompt]:
+def _prompts(config: JobConfig, job: Checked, display: Display) -> Iterator[Prompt]:
     """The rows that are not done yet, rendered as they are pulled."""
-    undone = rows.rows(model.needed_columns, selection=selection_of(config), skip=output.is_done)
-    return _live_prompts(undone, model, display) if is_live(config) else model.renderer.render(undone)
+    undone = job.rows.rows(job.model.needed_columns, selection=selection_of(config), skip=job.output.is_done)
+    return _live_prompts(undone, job.model, display) if is_live(config) else job.model.renderer.render(undone)
 
 
 def _live_prompts(rows: Iterator[Row], model: ModelSide, display: Display) -> Iterator[Prompt]:

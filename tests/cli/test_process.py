@@ -100,3 +100,13 @@ def test_no_terminal_and_no_term_variable_are_no_trouble(shell, prompts):
     report = shell("report", "out.parquet")
     assert report.returncode == 0
     assert "3 rows" in report.stdout
+
+
+def test_a_running_job_keeps_a_report_now_and_then(monkeypatch, tmp_path, offgen):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": f"p{i}"}) + "\n" for i in range(40)))
+    monkeypatch.setattr("offgen.job.closing.GLANCE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("offgen.job.closing.Closing._keep", lambda self, report: None)
+    offgen("run", "in.jsonl", "-o", "out.jsonl", "--model", "echo", check=0)
+    report = json.loads(offgen("report", "out.jsonl", "--json", check=0).stdout)
+    assert report["status"] == "running"
+    assert report["rows"] == 40
