@@ -15,6 +15,9 @@ class PlainCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
+                name, text = record
+                if parameter.param_type_name == "argument":
+                    record = (name.split(" <")[0], text)  # its type says nothing: they are all text
                 panel = getattr(parameter, "rich_help_panel", None) or (
                     "Arguments" if parameter.param_type_name == "argument" else "Options"
                 )

@@ -53,7 +53,7 @@ def takes_options(
 def _parameter(option: Option, panel: str) -> inspect.Parameter:
     annotation: Any
     if option.name == "inputs":
-        default = typer.Argument(None, metavar="INPUT...", help=option.help, show_default=False)
+        default = typer.Argument(None, metavar="INPUT", help=option.help, show_default=False)
         annotation = list[str]
     else:
         flag = option.flag if option.off is None else f"{option.flag}/{option.off}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from offgen.stats.progress import Progress, Snapshot
@@ -21,9 +21,9 @@ class Heartbeat:
     A listener that fails is not called again: a broken screen or a full disk for metrics must not end the job.
     """
 
-    def __init__(self, progress: Progress, listeners: list[Listener], *, on_failure: Callable[[str], None]) -> None:
+    def __init__(self, progress: Progress, listeners: Sequence[Listener], *, on_failure: Callable[[str], None]) -> None:
         self._progress = progress
-        self._listeners = listeners
+        self._listeners = list(listeners)
         self._on_failure = on_failure
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="offgen-heartbeat", daemon=True)
