@@ -12,7 +12,11 @@ from offgen.cli.options import JOB_FILE, given_options, takes_options
 from offgen.config.job import JOB_GROUPS, PLAN_GROUPS, job_config
 
 
-@takes_options(PLAN_GROUPS)
+# of the options for data, those that say which rows there are
+NOT_PLANNED = ("overwrite", "resume", "retry_errors", "allow_errors", "max_errors", "flush_interval", "report")
+
+
+@takes_options(PLAN_GROUPS, without=NOT_PLANNED)
 def plan(
     config: Path | None = JOB_FILE,
     cost_model: Annotated[

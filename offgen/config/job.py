@@ -46,12 +46,6 @@ class JobConfig:
     data: DataConfig = field(default_factory=DataConfig)
     display: DisplayConfig = field(default_factory=DisplayConfig)
 
-    @property
-    def output_path(self) -> str:
-        """Where this process writes: OUTPUT, or its shard's folder inside it."""
-        output, shard = self.output.output, self.data.shard
-        return output if shard is None or is_one_file(output) else f"{output.rstrip('/')}/{shard.folder}/"
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-able, for run.json."""
         return {group.name: group_to_dict(getattr(self, group.name)) for group in fields(self)}
@@ -68,12 +62,6 @@ JOB_GROUPS: tuple[type, ...] = (
     DisplayConfig,
 )
 PLAN_GROUPS: tuple[type, ...] = (InputConfig, ModelConfig, PromptConfig, SamplingConfig, EngineConfig, DataConfig)
-ONE_FILE_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".jsonl.gz", ".jsonl.zst")
-
-
-def is_one_file(output: str) -> bool:
-    """True for `-` and a file's name, False for a folder's."""
-    return output == "-" or output.endswith(ONE_FILE_SUFFIXES)
 
 
 def job_config(given: Mapping[str, Given], *, needs_output: bool = True) -> JobConfig:

@@ -216,10 +216,6 @@ class Shard:
     index: int
     num_shards: int
 
-    @property
-    def folder(self) -> str:
-        return f"shard-{self.index}-of-{self.num_shards}"
-
     def __str__(self) -> str:
         return f"{self.index}/{self.num_shards}"
 
