@@ -11,7 +11,6 @@ import typer
 from offgen.cli.options import JOB_FILE, given_options, takes_options
 from offgen.config.job import JOB_GROUPS, PLAN_GROUPS, job_config
 
-
 # of the options for data, those that say which rows there are
 NOT_PLANNED = ("overwrite", "resume", "retry_errors", "allow_errors", "max_errors", "flush_interval", "report")
 
