@@ -99,6 +99,8 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         if state.is_finished:
             return closing.already_done(display)
         display.note(announcement(model, job.prompt))
+        for note in model.shape.notes if model.shape is not None else ():
+            display.warn(note)
         with interrupts.raising():
             engine = _load(model, output, state, closing)
         record["engine"] = engine.describe()  # the writer holds the record, and saves it again at the end
