@@ -33,7 +33,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of one run. `count_row` is called by the job's loop, `snapshot` by one watching thread."""
+    """Counts of one run. `count` is called by the job's loop, `snapshot` by one watching thread."""
 
     stats: EngineStats
     started_s: float  # of the clock that `snapshot` is given
@@ -44,6 +44,7 @@ class Progress:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[Reading] = field(default_factory=deque)
+    _open_rows: dict[int, tuple[int, bool]] = field(default_factory=dict)  # row id: samples to come, has one failed
 
     @property
     def rows_done(self) -> int:
@@ -54,8 +55,14 @@ class Progress:
     def all_errors(self) -> int:
         return self.errors_before + self.errors
 
-    def count_row(self, *, failed: bool) -> None:
-        """One more row is finished."""
+    def count(self, row_id: int, num_samples: int, *, failed: bool) -> None:
+        """One more completion; a row is finished with the last of its samples, and failed if one of them did."""
+        if num_samples > 1:
+            left, had_failed = self._open_rows.pop(row_id, (num_samples, False))
+            failed = failed or had_failed
+            if left > 1:
+                self._open_rows[row_id] = (left - 1, failed)
+                return
         self.rows += 1
         self.errors += failed
 
