@@ -35,6 +35,7 @@ from offgen.backends.cpu_simd import (
     int8_at,
     int32_at,
     int64_at,
+    prefetch,
     uint16_at,
 )
 from offgen.backends.cpu_tiles import KEYS
@@ -125,6 +126,18 @@ def find_tiles(table, first, last, groups, g, block_size, dim, value_dim, size, 
 
 
 @njit
+def prefetch_tiles(table, first, last, groups, g, block_size, row_bytes, base):  # type: ignore[no-untyped-def]
+    """Ask for tiles ahead of their use: scattered blocks are too short for the hardware to guess."""
+    if block_size % KEYS != 0:
+        return
+    for t in range((last - first + KEYS - 1) // KEYS):
+        key = first + t * KEYS
+        at = base + ((np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size) * row_bytes
+        for line in range(at, at + KEYS * row_bytes, 64):
+            prefetch(line)
+
+
+@njit
 def gather_scales(table, first, last, groups, g, block_size, scales, out):  # type: ignore[no-untyped-def]
     for key in range(first, last):
         at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
@@ -190,7 +203,7 @@ def scratch_bytes(most: int, dim: int, width: int) -> int:
 
 @njit(inline="always")
 def attend_span(
-    kind, table, span, first, last, groups, g, block_size, dim, width, memory, positions, per_group, first_row,
+    kind, table, span, first, last, end, groups, g, block_size, dim, width, memory, positions, per_group, first_row,
     num_rows, window, cap, q, scores, state, sums, tiles, scales, room,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     """Take the keys [first, last) of one span into the sums of query rows first_row, ... of an item.
@@ -200,6 +213,9 @@ def attend_span(
     size = ITEMSIZE[kind]
     skipped = first - span
     own = int64_at(tiles + skipped // KEYS * 8)
+    following = min(span + 2 * SPAN, end)
+    if following > span + SPAN:
+        prefetch_tiles(table, span + SPAN, following, groups, g, block_size, dim * size, memory[0])
     find_tiles(table, first, last, groups, g, block_size, dim, width, size, memory[0], memory[1], own, room)
     repeat_tiles(int64_at(tiles), skipped // KEYS, (last - span + KEYS - 1) // KEYS)
     c = scores + first_row * SPAN * 4
@@ -214,6 +230,8 @@ def attend_span(
         low, high = max(after - window, first) - span, min(after, last) - span
         own_state, own_sums = state + row * 2 * LANES * 4, sums + row * width * 4
         softmax_span(scores + row * SPAN * 4, low, high, own_state, own_sums, width // LANES)
+    if following > span + SPAN:
+        prefetch_tiles(table, span + SPAN, following, groups, g, block_size, width * size, memory[1])
     if kind == INT8:
         gather_scales(table, first, last, groups, g, block_size, float32_at(memory[3]), scales)
         scale_rows(float32_at(c + skipped * 4), num_rows, scales, last - first)
@@ -273,7 +291,7 @@ def attention_kernel(kind: int) -> Any:
                 table = int32_at(args[17] + rows[one] * args[18] * 4)
                 for span in range(start // SPAN * SPAN, end, SPAN):
                     attend_span(
-                        kind, table, span, max(span, start // KEYS * KEYS), min(span + SPAN, end), groups, g,
+                        kind, table, span, max(span, start // KEYS * KEYS), min(span + SPAN, end), end, groups, g,
                         block_size, dim, width, args[20:24], positions, per_group, one * per_group,
                         (other - one) * per_group, window, cap, q, scores, state, sums, tiles, scales, room,
                     )  # fmt: skip

@@ -45,8 +45,8 @@ class CacheOps:
             wide.shape[1] * 4,
             cos_sin.data_ptr(),
             cos_sin.shape[1],
-            inputs.positions.data_ptr(),
-            inputs.slots.data_ptr(),
+            _ints(inputs.positions),
+            _ints(inputs.slots),
             _address(q_norm),
             _address(k_norm),
             float_bits(norm_eps),
@@ -69,8 +69,8 @@ class CacheOps:
             rows.stride(0) * 4,
             0,
             0,
-            inputs.positions.data_ptr(),
-            inputs.slots.data_ptr(),
+            _ints(inputs.positions),
+            _ints(inputs.slots),
             0,
             0,
             0,
@@ -112,7 +112,7 @@ class CacheOps:
             NO_WINDOW if spec.sliding_window is None else spec.sliding_window,
             float_bits(spec.logit_soft_cap or 0.0),
             _address(sinks),
-            inputs.block_tables.data_ptr(),
+            _ints(inputs.block_tables),
             inputs.block_tables.stride(0),
             kv_cache.block_size,
             *kv_cache.addresses(),
@@ -137,9 +137,9 @@ class CacheOps:
             plan_kernel.address,
             inputs.seq_lens.shape[0],
             inputs.num_decodes,
-            inputs.cu_seqlens_q.data_ptr(),
-            inputs.seq_lens.data_ptr(),
-            inputs.block_tables.data_ptr(),
+            _ints(inputs.cu_seqlens_q),
+            _ints(inputs.seq_lens),
+            _ints(inputs.block_tables),
             inputs.block_tables.stride(0),
             block_size,
             spec.num_heads // spec.num_kv_heads,
@@ -153,6 +153,12 @@ class CacheOps:
             spec.num_heads * spec.head_dim,
             is_small=True,
         )
+
+
+def _ints(tensor: torch.Tensor) -> int:
+    """Address of an index tensor; a kernel would read another type as garbage."""
+    assert tensor.dtype == torch.int32 and (tensor.dim() == 0 or tensor.stride(-1) == 1), "index tensors are int32"
+    return tensor.data_ptr()
 
 
 def _address(tensor: torch.Tensor | None) -> int:

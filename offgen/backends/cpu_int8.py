@@ -2,11 +2,12 @@
 
 x is quantized to uint8 around 128 (what VNNI multiplies with int8), summed in int32, and scaled back in the same pass;
 the 128 is taken off again by a correction per channel. Integer sums are exact, so every path gives the same bits, and a
-row's depend on that row alone. Machines without AVX-512 VNNI multiply with torch._int_mm.
+row's depend on that row alone. Machines without VNNI multiply with torch._int_mm.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from offgen.backends.cpu_linear import ROW_BLOCK_BYTES, pack_panels, padded_colu
 from offgen.backends.cpu_pool import Pool
 from offgen.backends.cpu_simd import (
     FEATURES,
+    LANES,
     bits_of_float32,
     fetch_add,
     float32_at,
@@ -27,7 +29,7 @@ from offgen.backends.cpu_simd import (
 )
 from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, int8_tile
 
-HAS_VNNI = {"avx512f", "avx512vnni"} <= FEATURES
+HAS_VNNI = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 INFINITY_BITS = 0x7F800000
 SMALL = 32768  # values that one thread quantizes before another would have woken up
 
@@ -69,46 +71,51 @@ def quantize_kernel(memory):  # type: ignore[no-untyped-def]
             values[i] = types.uint8(128)
 
 
-@cfunc(types.void(types.CPointer(types.int64)), cache=True)
-def int8_kernel(memory):  # type: ignore[no-untyped-def]
+@cache
+def int8_kernel() -> Any:
     """Arguments: M, N, K / 4, x uint8, x scales, packed, weight scales, corrections, bias, out, rows of a block."""
-    args = carray(memory, 13)
-    num_rows, num_columns, k4 = args[2], args[3], args[4]
-    x_scales, block = float32_at(args[6]), args[12]
-    panels = (num_columns + TILE_COLUMNS - 1) // TILE_COLUMNS
-    items = panels * ((num_rows + block - 1) // block)
-    sums = np.empty((TILE_ROWS, TILE_COLUMNS), np.int32)
-    to = sums.ctypes.data
-    while True:
-        taken = fetch_add(args.ctypes.data, 1)
-        if taken >= items:
-            break
-        panel, row = taken % panels, taken // panels * block
-        first = panel * TILE_COLUMNS
-        b = args[7] + first * k4 * 4
-        scales, corrections = float32_at(args[8] + first * 4), int32_at(args[9] + first * 4)
-        bias = float32_at(args[10] + first * 4)
-        width, last = min(TILE_COLUMNS, num_columns - first), min(num_rows, row + block)
-        while row < last:
-            a, left = args[5] + row * k4 * 4, last - row
-            done = 1
-            if left >= TILE_ROWS:
-                done = TILE_ROWS
-                int8_tile(TILE_ROWS, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
-            elif left >= 4:
-                done = 4
-                int8_tile(4, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
-            elif left >= 2:
-                done = 2
-                int8_tile(2, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
-            else:
-                int8_tile(1, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
-            for m in range(done):
-                out = float32_at(args[11] + ((row + m) * num_columns + first) * 4)
-                for n in range(width):
-                    exact = types.float32(sums[m, n] - corrections[n])
-                    out[n] = exact * x_scales[row + m] * scales[n] + bias[n]
-            row += done
+
+    @cfunc(types.void(types.CPointer(types.int64)), cache=True)
+    def kernel(memory):  # type: ignore[no-untyped-def]
+        args = carray(memory, 13)
+        num_rows, num_columns, k4 = args[2], args[3], args[4]
+        x_scales, block = float32_at(args[6]), args[12]
+        panels = (num_columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+        items = panels * ((num_rows + block - 1) // block)
+        sums = np.empty((TILE_ROWS, TILE_COLUMNS), np.int32)
+        to = sums.ctypes.data
+        while True:
+            taken = fetch_add(args.ctypes.data, 1)
+            if taken >= items:
+                break
+            panel, row = taken % panels, taken // panels * block
+            first = panel * TILE_COLUMNS
+            b = args[7] + first * k4 * 4
+            scales, corrections = float32_at(args[8] + first * 4), int32_at(args[9] + first * 4)
+            bias = float32_at(args[10] + first * 4)
+            width, last = min(TILE_COLUMNS, num_columns - first), min(num_rows, row + block)
+            while row < last:
+                a, left = args[5] + row * k4 * 4, last - row
+                done = 1
+                if left >= TILE_ROWS:
+                    done = TILE_ROWS
+                    int8_tile(TILE_ROWS, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
+                elif left >= 4:
+                    done = 4
+                    int8_tile(4, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
+                elif left >= 2:
+                    done = 2
+                    int8_tile(2, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
+                else:
+                    int8_tile(1, a, k4 * 4, b, to, TILE_COLUMNS * 4, k4)
+                for m in range(done):
+                    out = float32_at(args[11] + ((row + m) * num_columns + first) * 4)
+                    for n in range(width):
+                        exact = types.float32(sums[m, n] - corrections[n])
+                        out[n] = exact * x_scales[row + m] * scales[n] + bias[n]
+                row += done
+
+    return kernel
 
 
 class Int8Linear:
@@ -132,7 +139,7 @@ class Int8Linear:
         values, scales = quantize(self._pool, x, self._steps * 4)
         out = torch.empty(x.shape[0], self.out_features)
         self._pool.run(
-            int8_kernel.address,
+            int8_kernel().address,
             x.shape[0],
             self.out_features,
             self._steps,

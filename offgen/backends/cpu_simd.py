@@ -223,3 +223,18 @@ def half_bits(_: Any, value: Any) -> Any:
         return bd.bitcast(bd.fptrunc(args[0], ir.HalfType()), I16)
 
     return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def prefetch(_: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, into the second-level cache."""
+
+    def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
+        where = pointer(bd, args[0])
+        name = "llvm.prefetch.p0"
+        kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+        function = bd.module.globals.get(name) or ir.Function(bd.module, kind, name)
+        bd.call(function, [where, I32(0), I32(2), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen

@@ -36,7 +36,7 @@ from offgen.backends.cpu_simd import (
 )
 
 # rows x vectors of a linear layer's tile: the accumulators and one row of B fill the registers
-TILE_ROWS, TILE_VECTORS = (8, 3) if HAS_MANY_REGISTERS else (4, 2)
+TILE_ROWS, TILE_VECTORS = (8, 3) if HAS_MANY_REGISTERS else (6, 2)
 TILE_COLUMNS = TILE_VECTORS * LANES
 KEYS = 16  # keys of one stored key tile, at any vector width
 
@@ -98,7 +98,7 @@ def linear_tile(
 
 @intrinsic(prefer_literal=True)
 def int8_tile(_: Any, num_rows: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any, k4: Any) -> Any:
-    """C int32 = A uint8 [rows, 4 * k4] times one panel of B int8 [k4, TILE_COLUMNS, 4]. Exact. Needs AVX-512 VNNI."""
+    """C int32 = A uint8 [rows, 4 * k4] times one panel of B int8 [k4, TILE_COLUMNS, 4]. Exact. Needs VNNI."""
     if not isinstance(num_rows, types.IntegerLiteral):
         return None
     rows = literal_int(num_rows)
@@ -116,7 +116,7 @@ def int8_tile(_: Any, num_rows: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any,
                 four = splat(bd, load(bd, offset(bd, row, bd.mul(k, I64(4))), I32, 4))
                 for n, column in enumerate(columns):
                     sums = [flat[m * TILE_VECTORS + n], four, column]
-                    following.append(call(bd, "llvm.x86.avx512.vpdpbusd.512", VI32, sums))
+                    following.append(call(bd, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", VI32, sums))
             return following
 
         zero = ir.Constant(VI32, [0] * LANES)

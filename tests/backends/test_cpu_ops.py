@@ -129,6 +129,16 @@ def test_embedding_is_float32_of_the_stored_rows(backend_of):
     assert out.dtype == torch.float32 and torch.equal(out, table[[3, 0, 3]].float())
 
 
+def test_without_an_openmp_entry_python_threads_do_the_work(monkeypatch):
+    from offgen.backends import cpu_pool
+    from offgen.backends.cpu_linear import PackedLinear
+
+    weight, x = torch.randn(300, 200), torch.randn(50, 200)
+    expected = PackedLinear(cpu_pool.Pool(2), weight, None)(x)
+    monkeypatch.setattr(cpu_pool, "_gomp_parallel", lambda: None)
+    assert torch.equal(PackedLinear(cpu_pool.Pool(3), weight, None)(x), expected)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_no_bit(backend_of, threads):
     weight, x = torch.randn(300, 200), torch.randn(50, 200)
