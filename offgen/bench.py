@@ -5,11 +5,14 @@ Prompts are token ids and every row makes a known number of tokens, so that all 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from offgen.backends import Backend
+from offgen.backends.timed import GEMM, TimedBackend, gemm_limit_flop_s
 from offgen.checkpoints import resolve
 from offgen.config import EngineConfig, ModelConfig, engine_options
 from offgen.engine import EngineOptions, open_engine
@@ -18,8 +21,9 @@ from offgen.records import Completion, Prompt, Row
 from offgen.report.provenance import commit, peak_rss_bytes, versions
 from offgen.report.terminal import aligned
 from offgen.sampling.params import SamplingParams
+from offgen.scheduling.cost_model import StepSample, fit
 from offgen.scheduling.workload import SimulatedRow, read_workload
-from offgen.stats.engine import EngineStats
+from offgen.stats.engine import EngineStats, StepTrace
 from offgen.stats.histogram import LogHistogram
 
 DEFAULT_WORKLOAD = "lognormal:n=96,median=32,sigma=1,max=256,prompt=32"
@@ -38,6 +42,7 @@ class BenchConfig:
     modes: tuple[str, ...]
     repeats: int = 1
     seed: int = 0
+    profile: bool = False
 
 
 def bench(config: BenchConfig) -> Iterator[dict[str, Any]]:
@@ -53,24 +58,67 @@ def bench(config: BenchConfig) -> Iterator[dict[str, Any]]:
     for mode in config.modes:
         for source, rows in loads.items():
             for repeat in range(config.repeats):
-                figures = _measure(checkpoint.folder, replace(options, batching=mode), rows, vocab_size)
+                figures = _measure(
+                    checkpoint.folder, replace(options, batching=mode), rows, vocab_size, profile=config.profile
+                )
                 slowest = first_s.setdefault(source, figures["run_s"])
                 figures["speedup"] = slowest / figures["run_s"]
                 yield {"workload": source, "batching": mode, "repeat": repeat, **figures, **origin}
 
 
-def _measure(folder: Any, options: EngineOptions, rows: Sequence[SimulatedRow], vocab_size: int) -> dict[str, Any]:
+def _measure(
+    folder: Any, options: EngineOptions, rows: Sequence[SimulatedRow], vocab_size: int, *, profile: bool
+) -> dict[str, Any]:
     """One run on an engine of its own: a pool that another run has filled is no fair start."""
     started_s = time.monotonic()
-    engine = open_engine(folder, options)
+    timed: list[TimedBackend] = []
+    engine = open_engine(folder, options, wrap=_stopwatch(timed) if profile else None)
     for _ in engine.generate(_prompts([WARM_UP], vocab_size)):
         pass  # compiles what is compiled on first use
     before = replace(engine.stats, spans_s=dict(engine.stats.spans_s))
     load_s = time.monotonic() - started_s
+    engine.stats.trace = []
+    for backend in timed:
+        backend.watch.reset()
     started_s = time.monotonic()
     completions = list(engine.generate(_prompts(rows, vocab_size)))
     run_s = time.monotonic() - started_s
-    return {**_figures(completions, _since(engine.stats, before), run_s, load_s), **_about(engine.describe())}
+    about = _about(engine.describe())
+    figures = _figures(completions, _since(engine.stats, before), run_s, load_s)
+    for backend in timed:
+        figures |= _inside(backend, figures["spans_s"])
+    cost = fit(
+        _samples(engine.stats.trace, about["kv_bytes_per_token"]), kv_bytes_per_token=about["kv_bytes_per_token"]
+    )
+    return {**figures, **about, "cost_model": json.loads(cost.to_json())}
+
+
+def _stopwatch(timed: list[TimedBackend]) -> Callable[[Backend], Backend]:
+    def wrap(backend: Backend) -> Backend:
+        timed.append(TimedBackend(backend))
+        return cast(Backend, timed[-1])
+
+    return wrap
+
+
+def _inside(backend: TimedBackend, spans_s: dict[str, float]) -> dict[str, Any]:
+    """The model's part of the spans by op, and what the linears reach of the machine's limit."""
+    seconds = dict(backend.watch.seconds)
+    in_model = spans_s.pop("forward", 0.0) + spans_s.pop("logits", 0.0)
+    spans_s |= {**seconds, "model, other": max(0.0, in_model - sum(seconds.values()))}
+    gemm_s = seconds.get(GEMM, 0.0)
+    return {
+        "gemm_flop": backend.watch.gemm_flop,
+        "gemm_flop_s": backend.watch.gemm_flop / gemm_s if gemm_s else None,
+        "gemm_limit_flop_s": gemm_limit_flop_s() if backend.device.type == "cpu" else None,
+    }
+
+
+def _samples(trace: Sequence[StepTrace], kv_bytes_per_token: int) -> list[StepSample]:
+    return [
+        StepSample(step.num_prefill_tokens, step.num_decode_rows, step.num_kv_tokens * kv_bytes_per_token, step.seconds)
+        for step in trace
+    ]
 
 
 def _prompts(rows: Sequence[SimulatedRow], vocab_size: int) -> Iterator[Prompt]:
@@ -155,7 +203,13 @@ def profile(record: dict[str, Any]) -> str:
     for name, seconds in sorted(spans.items(), key=lambda item: -item[1]):
         share = seconds / record["run_s"] if record["run_s"] else 0.0
         rows.append([name, f"{seconds:.3f} s", f"{1000 * seconds / steps:.3f} ms", f"{share:.1%}"])
-    return "\n".join([f"{record['workload']}, {record['batching']}: {record['steps']:,} steps", *aligned(rows)])
+    lines = [f"{record['workload']}, {record['batching']}: {record['steps']:,} steps", *aligned(rows)]
+    if record.get("gemm_flop_s"):
+        limit = record["gemm_limit_flop_s"]
+        share = f", {record['gemm_flop_s'] / limit:.0%} of a large product's {limit / 1e9:.0f}" if limit else ""
+        whole = f"; the whole run at {record['gemm_flop'] / record['run_s'] / limit:.0%}" if limit else ""
+        lines.append(f"linears: {record['gemm_flop_s'] / 1e9:.0f} GFLOP/s{share}{whole}")
+    return "\n".join(lines)
 
 
 def _seconds(value: float | None) -> str:

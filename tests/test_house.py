@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 for street in STREETS:
     MAY_IMPORT[street] = {
         "config", "records", "stats", "checkpoints", "readers", "columns", "json_text", "text", "engine",
-        "engine.options", "scheduling", "writers", "report", "models", "sampling.params",
+        "engine.options", "scheduling", "writers", "report", "models", "sampling.params", "backends",
     }  # fmt: skip
 
 HEAVY = {"torch", "transformers", "triton", "datasets", "ray", "numba"}

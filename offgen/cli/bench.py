@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,10 @@ def bench(
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a step goes.")] = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each.")] = 1,
     seed: Annotated[int, typer.Option("--workload-seed", help="Of the distributions.")] = 0,
+    cost_model: Annotated[
+        Path | None,
+        typer.Option("--cost-model", metavar="FILE", help="Write the last run's cost model, for `offgen simulate`."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="JSON lines only.")] = False,
     **flags: Any,
 ) -> None:
@@ -49,12 +54,16 @@ def bench(
 
     from offgen import bench as street
 
-    config = street.BenchConfig(model, engine, tuple(workload or [street.DEFAULT_WORKLOAD]), modes, repeats, seed)
+    config = street.BenchConfig(
+        model, engine, tuple(workload or [street.DEFAULT_WORKLOAD]), modes, repeats, seed, profile
+    )
     records = []
     for record in street.bench(config):
         records.append(record)
         typer.echo(json.dumps(record))
         if profile and not quiet:
             say(street.profile(record) + "\n")
+    if cost_model is not None:
+        cost_model.write_text(json.dumps(records[-1]["cost_model"], indent=1) + "\n", encoding="utf-8")
     if not quiet:
         say(street.comparison(records))

@@ -14,7 +14,7 @@ from offgen.records import Completion, Prompt, RowError
 from offgen.scheduling.batch import Batch
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.scheduler import Scheduler
-from offgen.stats.engine import EngineStats
+from offgen.stats.engine import EngineStats, StepTrace
 
 MOMENT_S = 0.002  # between two looks at the source while a dynamic batch is held open
 
@@ -171,6 +171,8 @@ class Engine:
         finished = self._scheduler.update(launched.batch, result.token_ids, endings)
         self._lap("scheduler", waited)
         self.stats.sampling_steps += bool(result.token_ids)
+        if self.stats.trace is not None:
+            self.stats.trace.append(_traced(launched))
         for request in finished:
             yield self._complete(request)
 
@@ -213,3 +215,13 @@ class Engine:
         now = perf_counter()
         self.stats.add_span(name, now - since)
         return now
+
+
+def _traced(launched: Launched) -> StepTrace:
+    batch = launched.batch
+    return StepTrace(
+        num_prefill_tokens=sum(chunk.length for chunk in batch.chunks),
+        num_decode_rows=len(batch.decode_seats),
+        num_kv_tokens=launched.num_kv_tokens,
+        seconds=perf_counter() - launched.started_s,
+    )

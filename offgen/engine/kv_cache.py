@@ -61,8 +61,10 @@ def _context(model: Model, options: EngineOptions, why: dict[str, str]) -> int:
     if options.max_model_len is None:
         return _chosen(why, "max_model_len", limit, "the model's context")
     if options.max_model_len > limit:
+        reason = model.config.context_limit_reason
         raise UsageError(
-            f"--max-model-len {options.max_model_len}: the model's context is {limit} tokens",
+            f"--max-model-len {options.max_model_len}: the model's context is {limit} tokens"
+            + (f" ({reason})" if reason else ""),
             hint=f"--max-model-len {limit}",
         )
     return options.max_model_len

@@ -33,6 +33,8 @@ class Launched:
     """A step under way."""
 
     batch: Batch
+    started_s: float  # perf_counter
+    num_kv_tokens: int
     request_ids: Sequence[int]
     sampled: Sampled | None
 
@@ -62,6 +64,7 @@ class ModelRunner:
         max_model_len: int,
         block_size: int,
         eos_ids: frozenset[int],
+        enforce_eager: bool,
         stats: EngineStats,
     ) -> None:
         self._model = model
@@ -70,7 +73,9 @@ class ModelRunner:
         self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device)
         self._eos_ids = eos_ids
         self._stats = stats
-        self._forward = backend.capture(model.forward)
+        # transformers' own code looks at values as it goes, so no graph can hold it
+        can_capture = not enforce_eager and model.config.implementation == "native"
+        self._forward = backend.capture(model.forward) if can_capture else model.forward
 
     @torch.inference_mode()
     def launch(self, batch: Batch, tracked: Mapping[int, Tracked]) -> Launched:
@@ -83,13 +88,13 @@ class ModelRunner:
         moved = self._lap("forward", moved)
         self._read_prompts(batch, tracked, hidden)
         if not inputs.sample_seats:
-            return Launched(batch, (), None)
+            return Launched(batch, started, inputs.num_kv_tokens, (), None)
         logits = self._logits(hidden, inputs)
         moved = self._lap("logits", moved)
         sampled = self._sampler.sample(logits, inputs.sample_seats)
         self._seats.advance(inputs.sample_seats, sampled.token_ids)
         self._lap("sampling", moved)
-        return Launched(batch, inputs.sample_request_ids, sampled)
+        return Launched(batch, started, inputs.num_kv_tokens, inputs.sample_request_ids, sampled)
 
     def _seat(self, batch: Batch, tracked: Mapping[int, Tracked]) -> None:
         for seat in batch.left:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from offgen.backends import open_backend
+from offgen.backends import Backend, open_backend
 from offgen.engine.engine import Engine
 from offgen.engine.kv_cache import Sizing, plan_memory
 from offgen.engine.model_runner import ModelRunner
@@ -15,9 +16,16 @@ from offgen.scheduling.scheduler import Scheduler
 from offgen.stats.engine import EngineStats
 
 
-def open_engine(folder: Path, options: EngineOptions, *, eos_ids: frozenset[int] | None = None) -> Engine:
+def open_engine(
+    folder: Path,
+    options: EngineOptions,
+    *,
+    eos_ids: frozenset[int] | None = None,
+    wrap: Callable[[Backend], Backend] | None = None,
+) -> Engine:
     """Load the model in `folder` (Hugging Face layout) and make it ready to generate.
 
+    wrap      puts something between models and backend, such as a stopwatch
     eos_ids   the ids that end a completion, where the tokenizer knows more of them than the model's own files
 
     Raises UsageError for a model or options that this machine cannot run.
@@ -31,7 +39,15 @@ def open_engine(folder: Path, options: EngineOptions, *, eos_ids: frozenset[int]
         attention_backend=options.attention_backend,
         batch_invariant=options.batch_invariant,
     )
-    model = load_model(folder, backend, load_format=options.load_format, model_impl=options.model_impl)
+    if wrap is not None:
+        backend = wrap(backend)
+    model = load_model(
+        folder,
+        backend,
+        load_format=options.load_format,
+        model_impl=options.model_impl,
+        max_model_len=options.max_model_len,
+    )
     eos_ids = model.config.eos_token_ids if eos_ids is None else eos_ids
     sizing = plan_memory(model, backend, options)
     stats = EngineStats(kv_blocks=sizing.num_blocks)
@@ -46,6 +62,7 @@ def open_engine(folder: Path, options: EngineOptions, *, eos_ids: frozenset[int]
         max_model_len=sizing.max_model_len,
         block_size=sizing.block_size,
         eos_ids=eos_ids,
+        enforce_eager=options.enforce_eager,
         stats=stats,
     )
     return Engine(
@@ -62,6 +79,7 @@ def open_engine(folder: Path, options: EngineOptions, *, eos_ids: frozenset[int]
             "quantization": options.quantization,
             "architecture": model.config.architecture,
             "weight_bytes": model.weight_bytes,
+            "kv_bytes_per_token": sizing.kv_bytes // (sizing.num_blocks * sizing.block_size),
         },
     )
 

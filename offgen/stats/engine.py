@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """What one step computed, and how long it took from plan to sampled ids."""
+
+    num_prefill_tokens: int
+    num_decode_rows: int
+    num_kv_tokens: int  # tokens whose KV the step's attention reads
+    seconds: float
+
+
 @dataclass(slots=True)
 class EngineStats:
     """Totals since the engine started, and gauges as of the last step."""
@@ -22,7 +32,9 @@ class EngineStats:
     running: int = 0
     waiting: int = 0
     kv_blocks_used: int = 0
-    spans_s: dict[str, float] = field(default_factory=dict)  # seconds by part of a step: scheduler, inputs, forward, sampling, …
+    # seconds by part of a step: scheduler, inputs, forward, logits, sampling, detokenise
+    spans_s: dict[str, float] = field(default_factory=dict)
+    trace: list[StepTrace] | None = None  # every step, for who sets a list here: a measurement, never a job
 
     @property
     def bubble_ratio(self) -> float:
