@@ -18,7 +18,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 import torch  # noqa: E402
-from offgen_kernels.decode_attention import decode_attention  # noqa: E402
+from offgen_kernels.decode_attention import decode_attention, plan_work  # noqa: E402
 from offgen_kernels.gated_activation import gelu_and_mul, silu_and_mul  # noqa: E402
 from offgen_kernels.invariant_attention import invariant_attention  # noqa: E402
 from offgen_kernels.logprobs import token_logprobs, top_logprobs  # noqa: E402
@@ -54,6 +54,7 @@ def variants(dtype: torch.dtype = torch.bfloat16) -> dict[str, Callable[[], Any]
         found[f"invariant-{model}"] = lambda model=model: _invariant(model, dtype)
     found["decode-llama-3.1-8b-float32"] = lambda: _decode("llama-3.1-8b", torch.float32, False)
     found["prefill-llama-3.1-8b-float32"] = lambda: _prefill("llama-3.1-8b", torch.float32, False)
+    found["decode-planned"] = lambda: _decode("llama-3.1-8b", dtype, False, is_planned=True)
     found["small-ops"] = lambda: _small_ops(dtype)
     found["quantize"] = lambda: quantize_rows_fp8(torch.empty(NUM_ROWS, 14336, dtype=dtype))
     found["matmul"] = lambda: _matmul(4096, dtype)
@@ -75,12 +76,13 @@ def _ints(*shape: int) -> torch.Tensor:
     return torch.zeros(*shape, dtype=torch.int32)
 
 
-def _decode(model: str, dtype: torch.dtype, is_fp8: bool) -> None:
+def _decode(model: str, dtype: torch.dtype, is_fp8: bool, *, is_planned: bool = False) -> None:
     num_heads, _, head_dim, window = HEADS[model]
+    plan = plan_work(_ints(NUM_ROWS), 1000) if is_planned else None
     q = torch.empty(NUM_ROWS, num_heads, head_dim, dtype=dtype)
     decode_attention(
         q, **_caches(model, dtype, is_fp8), block_tables=_ints(NUM_ROWS, 256), seq_lens=_ints(NUM_ROWS), scale=0.1,
-        max_seq_len=4096, window=window,
+        max_seq_len=4096, window=window, plan=plan,
     )  # fmt: skip
 
 

@@ -86,6 +86,6 @@ def decode_tile(shape: PagedShape, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:  # no tensor cores: registers run out first
         return Tile(keys=32 if wide <= 256 else 16, num_warps=4, num_stages=3)
     keys = 64 if wide <= 256 else 32 if wide <= 512 else 16
-    if shape.is_quantized:  # half the bytes, and registers to convert them: smaller tiles, one more in flight
+    if shape.is_quantized and shape.rows == 16:  # half the bytes, and registers to convert them: one more, smaller tile
         return Tile(keys=max(16, keys // 2), num_warps=4, num_stages=4)
     return Tile(keys=keys, num_warps=4, num_stages=3)

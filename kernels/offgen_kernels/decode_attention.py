@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from offgen_kernels.attention_shapes import MERGE_CHUNK, SPLIT, PagedShape, Tile, check_paged, decode_tile
-from offgen_kernels.device import cdiv
-from offgen_kernels.split_attention import merge_splits_kernel, split_attention_kernel
+from offgen_kernels.device import cdiv, next_power_of_2
+from offgen_kernels.split_attention import merge_splits_kernel, plan_work_kernel, split_attention_kernel
+
+MAX_PLAN_ROWS = 2048
+PLAN_VALUES = 16384  # rows x items that a program of the plan holds in registers
 
 
 def num_splits(max_seq_len: int, window: int | None = None) -> int:
     """Splits the grid needs for rows of up to max_seq_len tokens. A window of w keys touches few of them."""
     most = max(1, cdiv(max_seq_len, SPLIT))
     return most if window is None else min(most, cdiv(window - 1, SPLIT) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlan:
+    """Which row and split each program takes, one list for all layers of a step: none for splits that are not there.
+
+    work    [items]  int32: row + 65536 * split, -1 past the end
+    starts  [R]      int32: each row's first item
+    """
+
+    work: torch.Tensor
+    starts: torch.Tensor
+
+
+def num_work_items(num_rows: int, total_seq_len: int) -> int:
+    """Splits that rows of total_seq_len tokens together have at most."""
+    return num_rows + total_seq_len // SPLIT
+
+
+def plan_work(seq_lens: torch.Tensor, num_items: int) -> WorkPlan:
+    """seq_lens [R] int32; num_items: `num_work_items` or more. A row of length 0 has one item, which writes zeros."""
+    num_rows = seq_lens.shape[0]
+    if num_rows > MAX_PLAN_ROWS:
+        raise ValueError(f"{num_rows} rows are more than {MAX_PLAN_ROWS}")
+    work = torch.empty(num_items, dtype=torch.int32, device=seq_lens.device)
+    starts = torch.empty(num_rows, dtype=torch.int32, device=seq_lens.device)
+    rows = max(16, next_power_of_2(num_rows))
+    items = min(64, PLAN_VALUES // rows)
+    plan_work_kernel[(cdiv(num_items, items),)](
+        seq_lens, work, starts, num_rows, num_items, SPLIT=SPLIT, ROWS=rows, ITEMS=items, num_warps=4
+    )
+    return WorkPlan(work, starts)
 
 
 def decode_attention(
@@ -24,6 +61,7 @@ def decode_attention(
     *,
     scale: float,
     max_seq_len: int,
+    plan: WorkPlan | None = None,
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
@@ -39,6 +77,8 @@ def decode_attention(
     block_tables      [R, max_blocks]  int32, -1 past the end
     seq_lens          [R]              int32, this step included; 0: a padded row, whose output is zero
     max_seq_len       no row is longer; sets the grid, never the result
+    plan              plan_work(seq_lens, …), for rows of unequal lengths: no program for splits that a row does not
+                      have. Not used with a window, which has few.
     window            a query sees itself and the window - 1 tokens before it
     sinks             [H]              logits that take weight and have no value
     k_scales, v_scales  [num_blocks, block_size, G] float32: what the stored values are multiplied by
@@ -47,21 +87,28 @@ def decode_attention(
     Raises ValueError for shapes that do not fit.
     """
     shape = check_paged(q, k_cache, v_cache, block_tables, k_scales, v_scales)
-    if seq_lens.shape != (q.shape[0],) or block_tables.shape[0] != q.shape[0]:
+    num_rows = q.shape[0]
+    if seq_lens.shape != (num_rows,) or block_tables.shape[0] != num_rows:
         raise ValueError("seq_lens and block_tables need one row for each query")
     out = torch.empty_like(q) if out is None else out
-    if q.shape[0] == 0:
+    if num_rows == 0:
         return out
     splits = num_splits(max_seq_len, window)
-    partial = torch.empty(q.shape[0], shape.num_heads, splits, shape.head_dim, dtype=torch.float32, device=q.device)
-    lse = torch.empty(q.shape[0], shape.num_heads, splits, dtype=torch.float32, device=q.device)
-    grid = (shape.num_kv_heads * shape.head_tiles, splits, q.shape[0])
+    if window is not None or splits == 1:
+        plan = None
+    heads, parts = shape.num_kv_heads * shape.head_tiles, num_rows * splits if plan is None else plan.work.shape[0]
+    partial = torch.empty(parts, shape.num_heads, shape.head_dim, dtype=torch.float32, device=q.device)
+    lse = torch.empty(parts, shape.num_heads, dtype=torch.float32, device=q.device)
     launch_splits(
-        grid, shape, tile or decode_tile(shape, q.dtype), q, k_cache, v_cache, k_scales, v_scales, sinks, out,
-        partial, lse, block_tables, seq_lens, cu_seqlens_q=None, scale=scale, window=window, soft_cap=soft_cap,
+        (heads, splits, num_rows) if plan is None else (heads, parts, 1), shape, tile or decode_tile(shape, q.dtype),
+        q, k_cache, v_cache, k_scales, v_scales, sinks, out, partial, lse, block_tables, seq_lens, cu_seqlens_q=None,
+        plan=plan, num_slots=splits, scale=scale, window=window, soft_cap=soft_cap,
     )  # fmt: skip
     if splits > 1:
-        launch_merge(shape, partial, lse, out, seq_lens, length_offset=0, window=window)
+        launch_merge(
+            shape, partial, lse, out, seq_lens, num_tokens=num_rows, num_slots=splits, length_offset=0, plan=plan,
+            window=window,
+        )  # fmt: skip
     return out
 
 
@@ -82,9 +129,11 @@ def launch_splits(
     seq_lens: torch.Tensor,
     *,
     cu_seqlens_q: torch.Tensor | None,
+    num_slots: int,
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    plan: WorkPlan | None = None,
     first_tile: int = 0,
     first_token: int = 0,
     last_token: int = 0,
@@ -93,7 +142,8 @@ def launch_splits(
     scales_strides = k_scales.stride() if k_scales is not None else (0, 0, 0)
     split_attention_kernel[grid](
         q, k_cache, v_cache, k_scales, v_scales, sinks, out, partial, lse, block_tables, seq_lens, cu_seqlens_q,
-        scale, seq_lens.shape[0], first_tile, first_token, last_token, lse.shape[2],
+        plan.work if plan is not None else None,
+        scale, seq_lens.shape[0], first_tile, first_token, last_token, num_slots,
         q.stride(0), q.stride(1), out.stride(0), out.stride(1),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
@@ -111,8 +161,9 @@ def launch_splits(
         SOFT_CAP=soft_cap or 0.0,
         HAS_SINKS=sinks is not None,
         HAS_SCALES=k_scales is not None,
-        HAS_MERGE=lse.shape[2] > 1,
+        HAS_MERGE=num_slots > 1,
         IS_RAGGED=cu_seqlens_q is not None,
+        IS_FLAT=plan is not None,
         STAGES=tile.num_stages,
         num_warps=tile.num_warps,
     )  # fmt: skip
@@ -125,19 +176,24 @@ def launch_merge(
     out: torch.Tensor,
     lengths: torch.Tensor,
     *,
+    num_tokens: int,
+    num_slots: int,
     length_offset: int,
     window: int | None,
+    plan: WorkPlan | None = None,
     first_token: int = 0,
 ) -> None:
     """lengths [T] + length_offset: keys that each token sees or that its window hides, as the splits were made for."""
-    merge_splits_kernel[(shape.num_heads, lse.shape[0])](
-        partial, lse, out, lengths, first_token, lse.shape[2], out.stride(0), out.stride(1),
+    merge_splits_kernel[(shape.num_heads, num_tokens)](
+        partial, lse, out, lengths, plan.starts if plan is not None else None, first_token, num_slots, out.stride(0),
+        out.stride(1),
         NUM_HEADS=shape.num_heads,
         HEAD_DIM=shape.head_dim,
         HEAD_DIM_PADDED=shape.head_dim_padded,
         SPLIT=SPLIT,
         WINDOW=window or 0,
         LENGTH_OFFSET=length_offset,
+        IS_FLAT=plan is not None,
         CHUNK=MERGE_CHUNK,
         num_warps=4,
     )  # fmt: skip

@@ -55,16 +55,19 @@ def invariant_attention(
     slab = max(1, min(MAX_PARTIAL_BYTES // token_bytes, (MAX_GRID - seq_lens.shape[0] - 2) * block_q))
     for first in range(0, q.shape[0], slab):
         last = min(first + slab, q.shape[0])
-        partial = torch.empty(last - first, shape.num_heads, splits, shape.head_dim, device=q.device)
-        lse = torch.empty(last - first, shape.num_heads, splits, device=q.device)
+        partial = torch.empty((last - first) * splits, shape.num_heads, shape.head_dim, device=q.device)
+        lse = torch.empty((last - first) * splits, shape.num_heads, device=q.device)
         first_tile = max(0, first // block_q - 1)
         num_tiles = last // block_q + seq_lens.shape[0] + 1 - first_tile
         launch_splits(
             (shape.num_kv_heads * shape.head_tiles, splits, num_tiles), shape, tile or decode_tile(shape, q.dtype),
             q, k_cache, v_cache, k_scales, v_scales, sinks, out, partial, lse, block_tables, seq_lens,
-            cu_seqlens_q=cu_seqlens_q, scale=scale, window=window, soft_cap=soft_cap,
+            cu_seqlens_q=cu_seqlens_q, num_slots=splits, scale=scale, window=window, soft_cap=soft_cap,
             first_tile=first_tile, first_token=first, last_token=last,
         )  # fmt: skip
         if splits > 1:
-            launch_merge(shape, partial, lse, out, positions, length_offset=1, window=window, first_token=first)
+            launch_merge(
+                shape, partial, lse, out, positions, num_tokens=last - first, num_slots=splits, length_offset=1,
+                window=window, first_token=first,
+            )  # fmt: skip
     return out

@@ -228,9 +228,9 @@ def prefill_tile(shape: PagedShape, dtype: torch.dtype) -> tuple[int, Tile]:
     if dtype == torch.float32:  # no tensor cores
         return (32, Tile(32, 4, 2)) if wide <= 256 else (16, Tile(16, 4, 2))
     if 0 < cuda_capability() < 90:  # sums stay in registers
-        return (128, Tile(64, 8, 3)) if wide <= 128 else (64, Tile(64, 8, 3)) if wide <= 256 else (32, Tile(32, 8, 3))
+        return (128, Tile(64, 8, 3)) if wide <= 128 else (64, Tile(64, 8, 3)) if wide <= 256 else (32, Tile(32, 4, 3))
     if cuda_capability() >= 100 and wide <= 128:  # the compiler allows 128 registers here
-        return 128, Tile(32, 8, 3)
+        return 128, Tile(64 if shape.is_quantized else 32, 8, 3)
     return (128, Tile(64, 8, 3)) if wide <= 256 else (64, Tile(32, 8, 3)) if wide <= 512 else (32, Tile(16, 8, 2))
 
 

@@ -59,6 +59,7 @@ def split_attention_kernel(
     tables_ptr,
     seq_lens_ptr,
     cu_seqlens_ptr,
+    work_ptr,
     scale,
     num_rows,
     first_tile,
@@ -93,9 +94,10 @@ def split_attention_kernel(
     HAS_SCALES: tl.constexpr,
     HAS_MERGE: tl.constexpr,
     IS_RAGGED: tl.constexpr,
+    IS_FLAT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Grid: (KV heads x tiles of query heads, splits, rows or query tiles)."""
+    """Grid: (KV heads x tiles of query heads, splits, rows or query tiles); flat: (the same, items of plan_work)."""
     BLOCK_Q: tl.constexpr = ROWS // GROUP if GROUP < ROWS else 1  # query tokens that fit a tile; decode has one
     HEAD_TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     kv_head = tl.program_id(0) // HEAD_TILES
@@ -120,8 +122,17 @@ def split_attention_kernel(
         is_row = is_row & (token >= first_token) & (token < last_token)
         first_position = seq_len - num_queries + first_query
         last_position = seq_len - num_queries + tl.minimum(first_query + BLOCK_Q, num_queries) - 1
+        split_of_row = tl.program_id(1)
     else:
-        row = tl.program_id(2)
+        if IS_FLAT:
+            item = tl.load(work_ptr + tl.program_id(1))
+            if item < 0:
+                return
+            row = item & 0xFFFF
+            split_of_row = item >> 16
+        else:
+            row = tl.program_id(2)
+            split_of_row = tl.program_id(1)
         seq_len = tl.load(seq_lens_ptr + row)
         token = row + token_in_tile
         position = seq_len - 1 + token_in_tile * 0
@@ -134,7 +145,7 @@ def split_attention_kernel(
     is_d = d < HEAD_DIM
     out_at = out_ptr + token.to(tl.int64)[:, None] * out_stride_token + head[:, None] * out_stride_head + d[None, :]
     if last_position < 0:
-        if tl.program_id(1) == 0:
+        if split_of_row == 0:
             zero = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=out_ptr.dtype.element_ty)
             tl.store(out_at, zero, mask=is_row[:, None] & is_d[None, :])
         return
@@ -144,7 +155,7 @@ def split_attention_kernel(
         first_key = tl.maximum(first_position - WINDOW + 1, 0)
     else:
         first_key = 0
-    split = first_key // SPLIT + tl.program_id(1)
+    split = first_key // SPLIT + split_of_row
     low = tl.maximum(split * SPLIT, first_key // TILE * TILE)
     high = tl.minimum(split * SPLIT + SPLIT, last_position + 1)
     if low >= high:
@@ -212,7 +223,10 @@ def split_attention_kernel(
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=(owns & (num_splits == 1))[:, None] & is_d[None, :])
     if HAS_MERGE:
         parts = owns & (num_splits > 1)
-        part = ((token - first_token).to(tl.int64) * NUM_HEADS + head) * num_slots + split % num_slots
+        if IS_FLAT:
+            part = tl.program_id(1).to(tl.int64) * NUM_HEADS + head
+        else:
+            part = ((token - first_token).to(tl.int64) * num_slots + split % num_slots) * NUM_HEADS + head
         lse = tl.where(is_any, largest + tl.log2(tl.where(is_any, total, 1.0)), float("-inf"))
         tl.store(lse_ptr + part, lse, mask=parts)
         tl.store(partial_ptr + part[:, None] * HEAD_DIM + d[None, :], acc, mask=parts[:, None] & is_d[None, :])
@@ -224,6 +238,7 @@ def merge_splits_kernel(
     lse_ptr,
     out_ptr,
     lengths_ptr,
+    starts_ptr,
     first_token,
     num_slots,
     out_stride_token,
@@ -234,6 +249,7 @@ def merge_splits_kernel(
     SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
     LENGTH_OFFSET: tl.constexpr,
+    IS_FLAT: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """Grid: (heads, tokens). Always in chunks of CHUNK splits, so that the grid's size cannot change a sum."""
@@ -248,12 +264,16 @@ def merge_splits_kernel(
     if num_splits <= 1:
         return
 
-    base = (token.to(tl.int64) * NUM_HEADS + head) * num_slots
+    if IS_FLAT:
+        base = tl.load(starts_ptr + token).to(tl.int64) * NUM_HEADS + head
+        num_slots = num_splits  # they lie in a row
+    else:
+        base = token.to(tl.int64) * num_slots * NUM_HEADS + head
     lane = tl.arange(0, CHUNK)
     d = tl.arange(0, HEAD_DIM_PADDED)
     largest = tl.full([CHUNK], float("-inf"), tl.float32)
     for start in tl.range(0, num_splits, CHUNK):
-        slot = (first_split + start + lane) % num_slots
+        slot = (first_split + start + lane) % num_slots * NUM_HEADS
         lse = tl.load(lse_ptr + base + slot, mask=start + lane < num_splits, other=float("-inf"))
         largest = tl.maximum(largest, lse)
     pivot = tl.max(largest, 0)
@@ -263,7 +283,7 @@ def merge_splits_kernel(
     acc = tl.zeros([HEAD_DIM_PADDED], tl.float32)
     for start in tl.range(0, num_splits, CHUNK):
         is_split = start + lane < num_splits
-        slot = (first_split + start + lane) % num_slots
+        slot = (first_split + start + lane) % num_slots * NUM_HEADS
         lse = tl.load(lse_ptr + base + slot, mask=is_split, other=float("-inf"))
         weight = tl.exp2(lse - pivot)
         mask = is_split[:, None] & (d < HEAD_DIM)[None, :]
@@ -273,3 +293,32 @@ def merge_splits_kernel(
     out_at = out_ptr + (first_token + token).to(tl.int64) * out_stride_token + head * out_stride_head + d
     acc = acc / tl.where(total > 0, total, 1.0)
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_items"], do_not_specialize_on_alignment=["seq_lens_ptr"])
+def plan_work_kernel(
+    seq_lens_ptr,
+    work_ptr,
+    starts_ptr,
+    num_rows,
+    num_items,
+    SPLIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    ITEMS: tl.constexpr,
+):
+    """Which row and split each program of a flat grid takes: row + 65536 * split, -1 past the end.
+
+    Every row has a split at least. Grid: (tiles of items,); each program adds up the splits of all rows anew.
+    """
+    r = tl.arange(0, ROWS)
+    seq_len = tl.load(seq_lens_ptr + r, mask=r < num_rows, other=0)
+    splits = tl.where(r < num_rows, tl.maximum((seq_len + SPLIT - 1) // SPLIT, 1), 0)
+    ends = tl.cumsum(splits, 0)
+    if tl.program_id(0) == 0:
+        tl.store(starts_ptr + r, ends - splits, mask=r < num_rows)
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    is_before = ends[:, None] <= item[None, :]
+    row = tl.sum(is_before.to(tl.int32), 0)
+    start = tl.max(tl.where(is_before, ends[:, None], 0), 0)
+    work = tl.where(row < num_rows, row + ((item - start) << 16), -1)
+    tl.store(work_ptr + item, work, mask=item < num_items)

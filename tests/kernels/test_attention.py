@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from offgen_kernels import reference
-from offgen_kernels.decode_attention import decode_attention
+from offgen_kernels.attention_shapes import SPLIT
+from offgen_kernels.decode_attention import decode_attention, num_work_items, plan_work
 from offgen_kernels.invariant_attention import invariant_attention
 from offgen_kernels.prefill_attention import prefill_attention
 from offgen_kernels.reference_fp8 import dequantize_rows, quantize_rows_fp8
@@ -88,6 +89,25 @@ def test_decode_equals_reference_for_models(make_paged, num_heads, num_kv_heads,
 def test_decode_merges_splits(make_paged, mode):
     paged = make_paged([2000, 512, 513, 3, 1024], num_kv_heads=1, head_dim=16)
     check_decode(paged, 2, mode)
+
+
+@pytest.mark.parametrize("mode", [{}, {"window": 600}, {"sinks": True, "soft_cap": 3.0}])
+def test_a_plan_of_the_work_changes_no_bit(make_paged, mode):
+    paged = make_paged([3, 0, 1100, 512, 513, 1], num_kv_heads=1, head_dim=16)
+    q = torch.randn(6, 2, 16, generator=torch.Generator().manual_seed(1)).to(paged.kv)
+    ours, _ = options(mode, 2, q.device)
+    total = int(paged.seq_lens.sum())
+    for spare in (0, 7):  # items past the end
+        plan = plan_work(paged.seq_lens, num_work_items(6, total) + spare)
+        assert torch.equal(decode(paged, q, plan=plan, **ours), decode(paged, q, **ours))
+
+
+def test_a_plan_names_each_rows_splits_once(device):
+    lens = torch.tensor([0, 512, 513, 5000, 1] * 7, dtype=torch.int32, device=device)
+    plan = plan_work(lens, num_work_items(35, int(lens.sum())))
+    items = [(item & 0xFFFF, item >> 16) for item in plan.work.tolist() if item >= 0]
+    assert items == [(row, split) for row, n in enumerate(lens.tolist()) for split in range(max(1, -(-n // SPLIT)))]
+    assert plan.starts.tolist() == [items.index((row, 0)) for row in range(35)]
 
 
 def test_decode_takes_either_cache_layout_and_strided_queries(make_paged):
