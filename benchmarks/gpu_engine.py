@@ -109,6 +109,7 @@ def _decode_step(num_rows: int, context: int, device: torch.device, vocab_size: 
         num_decodes=num_rows,
         max_seq_len=context,
         block_size=BLOCK_SIZE,
+        total_seq_len=num_rows * context,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from case import Case, Scale, relative_error
 from offgen_kernels import reference
-from offgen_kernels.decode_attention import decode_attention
+from offgen_kernels.decode_attention import decode_attention, num_splits, num_work_items, plan_work
 from offgen_kernels.prefill_attention import prefill_attention
 from offgen_kernels.reference_fp8 import quantize_rows_fp8
 
@@ -69,6 +69,8 @@ def decode_cases(scale: Scale) -> Iterator[Case]:
         rows = Rows.make(scale, lengths, num_kv_heads, head_dim)
         q = torch.randn(num_rows, num_heads, head_dim, device=scale.device, dtype=scale.dtype)
         options: dict[str, Any] = {"scale": head_dim**-0.5, "window": window, "max_seq_len": max(lengths)}
+        if window is None and num_splits(max(lengths)) > 1:  # as the engine does, once for all layers of a step
+            options["plan"] = plan_work(rows.seq_lens, num_work_items(num_rows, sum(lengths)))
         seen = [min(n, window or n) for n in lengths]
         num_bytes = 2 * sum(seen) * num_kv_heads * head_dim * scale.dtype.itemsize
         name = f"{model} {num_rows} x {length or 'mix'}"

@@ -34,6 +34,7 @@ class AttentionInputs:
     num_decodes: int
     max_seq_len: int
     block_size: int
+    total_seq_len: int | None = None  # sum of seq_lens, where the host knows it: a GPU launches no more than that needs
 
 
 @dataclass(frozen=True, slots=True)

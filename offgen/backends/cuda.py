@@ -6,13 +6,14 @@ On CPU tensors it runs under Triton's interpreter, for tests only: see interpret
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from offgen_kernels.attention_shapes import SPLIT
-from offgen_kernels.decode_attention import decode_attention
+from offgen_kernels.decode_attention import MAX_PLAN_ROWS, WorkPlan, decode_attention, num_work_items, plan_work
 from offgen_kernels.gated_activation import gelu_and_mul, silu_and_mul
 from offgen_kernels.invariant_attention import invariant_attention
 from offgen_kernels.prefill_attention import prefill_attention
@@ -25,10 +26,23 @@ from offgen.backends.base import AttentionInputs, AttentionSpec, KVCache, Linear
 from offgen.backends.cuda_graphs import CudaCapture, StepGraphs
 from offgen.backends.cuda_linear import make_linear
 from offgen.backends.host import available_memory_bytes, kv_budget_bytes
-from offgen.errors import UsageError
+from offgen.errors import JobError, UsageError
 
 # a step's activations and logits, and graphs, where the engine has not measured them
 _RESERVED_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A copy under way to the host."""
+
+    host: torch.Tensor
+    done: torch.cuda.Event | None
+
+    def read(self) -> torch.Tensor:
+        if self.done is not None:
+            self.done.synchronize()
+        return self.host
 
 
 class CudaBackend:
@@ -51,8 +65,11 @@ class CudaBackend:
             raise UsageError(f"KV cache dtype {kv_cache_dtype!r} is not available with triton kernels", hint="fp8")
         if device.type == "cpu" and (dtype == torch.bfloat16 or kv_cache_dtype == "bf16"):
             raise UsageError("Triton's interpreter has no bfloat16", hint="--dtype float32")
+        if quantization == "fp8" and batch_invariant:
+            raise UsageError("FP8 weights are not available in batch-invariant mode", hint="--no-batch-invariant")
         self.device, self.dtype = device, dtype
         self._quantization, self._is_batch_invariant = quantization, batch_invariant
+        self._planned: tuple[AttentionInputs, WorkPlan] | None = None
         self._kv_dtype = {"auto": dtype, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}[kv_cache_dtype]
 
     # weights
@@ -155,19 +172,37 @@ class CudaBackend:
                 inputs.block_tables[num_chunks:],
                 inputs.seq_lens[num_chunks:],
                 max_seq_len=inputs.max_seq_len,
+                plan=self._plan_of(inputs) if spec.sliding_window is None else None,
                 **options | {"out": out[num_chunk_tokens:]},
             )
         return out
+
+    def _plan_of(self, inputs: AttentionInputs) -> WorkPlan | None:
+        """Made by the first layer of a step that needs it, and kept for the others."""
+        is_short = inputs.max_seq_len <= SPLIT
+        if inputs.total_seq_len is None or is_short or inputs.num_decodes > MAX_PLAN_ROWS:
+            return None
+        if self._planned is None or self._planned[0] is not inputs:
+            seq_lens = inputs.seq_lens[inputs.seq_lens.shape[0] - inputs.num_decodes :]
+            self._planned = inputs, plan_work(seq_lens, num_work_items(inputs.num_decodes, inputs.total_seq_len))
+        return self._planned[1]
 
     # memory
 
     def allocate_kv(
         self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]
     ) -> list[KVCache]:
-        return [
-            cuda_kv.allocate(num_blocks, block_size, layer, dtype=self._kv_dtype, device=self.device)
-            for layer in spec[:num_layers]
-        ]
+        try:
+            return [
+                cuda_kv.allocate(num_blocks, block_size, layer, dtype=self._kv_dtype, device=self.device)
+                for layer in spec[:num_layers]
+            ]
+        except torch.OutOfMemoryError:
+            taken = num_blocks * self.kv_bytes_per_block(block_size, spec[:num_layers]) / (1 << 30)
+            raise JobError(
+                f"{self.device} has no room for a KV pool of {num_blocks} blocks ({taken:.1f} GiB)",
+                hint="--gpu-memory-utilization 0.85",
+            ) from None
 
     def kv_bytes_per_block(self, block_size: int, spec: list[AttentionSpec]) -> int:
         return sum(cuda_kv.bytes_per_block(block_size, layer, dtype=self._kv_dtype) for layer in spec)
@@ -211,6 +246,16 @@ class CudaBackend:
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def download(self, tensor: torch.Tensor) -> Download:
+        """Start a copy to the host. Reading it waits for what was launched before, and for nothing launched after."""
+        if self.device.type == "cpu":
+            return Download(tensor, None)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return Download(host, done)
 
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         if self.device.type == "cpu":

@@ -37,7 +37,8 @@ Capture = Callable[[Callable[[], Any]], Captured]
 @dataclass(frozen=True, slots=True)
 class GraphKey:
     rows: int
-    splits: int
+    splits: int  # of the longest row, as `split_bucket` rounds it
+    work: int  # of all rows together, as `work_bucket` rounds it; 0: unknown
     slot: int
 
 
@@ -67,6 +68,13 @@ def split_bucket(max_seq_len: int, split_tokens: int) -> int:
     return 1 << (splits - 1).bit_length()
 
 
+def work_bucket(num_rows: int, total_seq_len: int, split_tokens: int) -> int:
+    """Splits of all rows together, up to the next of four steps an octave: at most a fifth of the programs is idle."""
+    work = num_rows + total_seq_len // split_tokens
+    step = max(1, (1 << (work - 1).bit_length()) // 8)
+    return -(-work // step) * step
+
+
 class StepGraphs:
     """`forward`, faster. Called in its place, with the same arguments and result.
 
@@ -90,7 +98,7 @@ class StepGraphs:
         self._pads = pads or {}
         self._slots = [self._make_slot() for _ in range(NUM_SLOTS)]
         self._cu_seqlens = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[GraphKey] = set()
         self._graphs: dict[GraphKey, Captured] = {}
         self._turn = 0
         self._kv_caches: list[KVCache] | None = None
@@ -108,10 +116,17 @@ class StepGraphs:
             return self._forward(token_ids, kv_caches, inputs, **per_row)
         assert self._kv_caches is None or self._kv_caches is kv_caches, "a graph holds the caches it was recorded with"
         self._kv_caches = kv_caches
-        key = GraphKey(padded_rows(num_rows), split_bucket(inputs.max_seq_len, self._split_tokens), self._turn)
+        key = self._key(num_rows, inputs)
         self._turn = (self._turn + 1) % NUM_SLOTS
         static, static_extra = self._fill(key, token_ids, inputs, per_row)
         return _first_rows(self._run(key, static, static_extra), num_rows)
+
+    def _key(self, num_rows: int, inputs: AttentionInputs) -> GraphKey:
+        rows, splits = padded_rows(num_rows), split_bucket(inputs.max_seq_len, self._split_tokens)
+        work = 0
+        if inputs.total_seq_len is not None and splits > 1:
+            work = work_bucket(rows, inputs.total_seq_len, self._split_tokens)
+        return GraphKey(rows, splits, work, self._turn)
 
     def _run(self, key: GraphKey, static: AttentionInputs, extra: dict[str, torch.Tensor]) -> Any:
         token_ids = self._slots[key.slot].token_ids[: key.rows]
@@ -121,8 +136,8 @@ class StepGraphs:
 
         graph = self._graphs.get(key)
         if graph is None:
-            if self.refusal is not None or (key.rows, key.splits) not in self._seen:
-                self._seen.add((key.rows, key.splits))
+            if self.refusal is not None or replace(key, slot=0) not in self._seen:
+                self._seen.add(replace(key, slot=0))
                 return step()
             try:
                 graph = self._graphs[key] = self._capture(step)
@@ -162,6 +177,7 @@ class StepGraphs:
             cu_seqlens_q=self._cu_seqlens[: rows + 1],
             num_decodes=rows,
             max_seq_len=key.splits * self._split_tokens,
+            total_seq_len=(key.work - rows) * self._split_tokens if key.work else None,
         ), extra
 
     def _block_tables(self, slot: StaticInputs, splits: int, block_size: int) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,6 +51,7 @@ def mixed_step(starts, lengths, num_decodes, block_size=4):
         num_decodes=num_decodes,
         max_seq_len=max(ends),
         block_size=block_size,
+        total_seq_len=sum(ends),
     )
     return inputs, width * len(starts)
 
@@ -92,6 +95,22 @@ def test_mixed_steps_attend_as_torch_does(spec, batch_invariant):
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_long_rows_are_planned_once_a_step():
+    backend, spec = open_cuda(), AttentionSpec(num_heads=2, num_kv_heads=1, head_dim=16, scale=0.25)
+    inputs, num_blocks = mixed_step([700, 3], [1, 1], 2, block_size=16)
+    (cache,) = backend.allocate_kv(1, num_blocks, 16, [spec])
+    cache.k.normal_()
+    cache.v.normal_()
+    q = randn(2, 2, 16)
+    planned = backend.paged_attention(q, cache, inputs, spec)
+    assert backend._plan_of(inputs) is backend._plan_of(inputs)
+    assert torch.equal(planned, backend.paged_attention(q, cache, replace(inputs, total_seq_len=None), spec))
+
+
+def test_a_download_is_read_when_it_has_arrived():
+    assert open_cuda().download(ints([3, 1, 2])).read().tolist() == [3, 1, 2]
+
+
 def test_fp8_keys_and_values_stay_near():
     for out, expected in zip(attend(open_cuda(kv_cache_dtype="fp8"), SPEC), attend(open_torch(), SPEC), strict=True):
         assert (out - expected).norm() < 0.06 * expected.norm()
@@ -122,7 +141,9 @@ def test_a_block_takes_the_bytes_it_is_said_to_take():
         assert backend.kv_bytes_per_block(16, [SPEC, WINDOWED]) * 10 == sum(t.numel() * t.itemsize for t in tensors)
 
 
-@pytest.mark.parametrize("change", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}])
+@pytest.mark.parametrize(
+    "change", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}, {"quantization": "fp8", "batch_invariant": True}]
+)
 def test_what_the_kernels_cannot_do_is_refused(change):
     with pytest.raises(UsageError, match="not available"):
         open_cuda(**change)

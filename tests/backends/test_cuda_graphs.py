@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
 from offgen.backends.base import AttentionInputs
-from offgen.backends.cuda_graphs import StepGraphs, padded_rows, split_bucket
+from offgen.backends.cuda_graphs import StepGraphs, padded_rows, split_bucket, work_bucket
 
 SPLIT = 64
 BLOCK = 16
@@ -85,6 +85,22 @@ def test_splits_are_bucketed_by_powers_of_two():
     assert [split_bucket(n, SPLIT) for n in (0, 1, 64, 65, 128, 129, 1000)] == [1, 1, 1, 2, 2, 4, 16]
 
 
+def test_work_is_bucketed_by_four_steps_an_octave():
+    assert [work_bucket(n, 0, SPLIT) for n in (1, 3, 8, 9, 17, 33, 100, 129)] == [1, 3, 8, 10, 20, 40, 112, 160]
+    assert work_bucket(4, 3 * SPLIT, SPLIT) == 7
+
+
+def test_a_graphs_inputs_have_the_work_it_was_recorded_for():
+    graphs, forward, _ = make()
+    token_ids, inputs = decode_inputs([70] * 7)
+    graphs(token_ids, KV, replace(inputs, total_seq_len=490))
+    seen = forward.calls[-1]
+    assert 8 + seen.total_seq_len // SPLIT == work_bucket(8, 490, SPLIT)
+    token_ids, inputs = decode_inputs([7] * 7)
+    graphs(token_ids, KV, replace(inputs, total_seq_len=49))
+    assert forward.calls[-1].total_seq_len is None  # one split a row: nothing to plan
+
+
 def test_every_step_gives_what_forward_gives():
     graphs, _, capture = make()
     for step, lens in enumerate([[5], [6], [3, 70, 9], [4, 71, 10], [7], [8], [1, 2, 3], [9, 129, 1]] * 4):
@@ -134,7 +150,7 @@ def test_mixed_prefill_and_oversized_steps_run_as_they_are():
     for _ in range(3):
         graphs(token_ids, KV, inputs)
     _, mixed = decode_inputs([5, 6])
-    mixed = AttentionInputs(**{name: getattr(mixed, name) for name in mixed.__slots__} | {"num_decodes": 1})
+    mixed = replace(mixed, num_decodes=1)
     for _ in range(3):
         graphs(token_ids[:2], KV, mixed)
     assert capture.recorded == []
