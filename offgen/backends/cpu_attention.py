@@ -202,10 +202,10 @@ def scratch_bytes(most: int, dim: int, width: int) -> int:
 
 
 @njit(inline="always")
-def attend_span(
+def attend_span(  # type: ignore[no-untyped-def]
     kind, table, span, first, last, end, groups, g, block_size, dim, width, memory, positions, per_group, first_row,
     num_rows, window, cap, q, scores, state, sums, tiles, scales, room,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Take the keys [first, last) of one span into the sums of query rows first_row, ... of an item.
 
     memory: addresses of keys, values, key scales, value scales. The last seven: this worker's scratch.
