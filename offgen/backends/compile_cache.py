@@ -1,7 +1,7 @@
 """Where compiled CPU kernels are kept, so that a second start compiles nothing. Knows folders; compiles nothing.
 
-The folder is named after the kernels' sources: an edit anywhere in them starts a new one, which Numba, looking at one file
-at a time, would miss. Numba itself tells apart processors and its own versions.
+The folder is named after the kernels' sources: an edit anywhere in them starts a new one, which Numba, looking at one
+file at a time, would miss. Numba itself tells apart processors and its own versions.
 """
 
 from __future__ import annotations
