@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from case import Case, Scale, relative_error
 from offgen_kernels import reference
-from offgen_kernels.decode_attention import decode_attention, num_splits, num_work_items, plan_work
+from offgen_kernels.decode_attention import decode_attention, num_splits
 from offgen_kernels.prefill_attention import prefill_attention
 from offgen_kernels.reference_fp8 import quantize_rows_fp8
+from offgen_kernels.work_plan import num_work_items, plan_work
 
 BLOCK_SIZE = 16
 

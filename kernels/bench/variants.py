@@ -18,7 +18,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 import torch  # noqa: E402
-from offgen_kernels.decode_attention import decode_attention, plan_work  # noqa: E402
+from offgen_kernels.decode_attention import decode_attention  # noqa: E402
 from offgen_kernels.gated_activation import gelu_and_mul, silu_and_mul  # noqa: E402
 from offgen_kernels.invariant_attention import invariant_attention  # noqa: E402
 from offgen_kernels.logprobs import token_logprobs, top_logprobs  # noqa: E402
@@ -28,6 +28,7 @@ from offgen_kernels.quantize_rows_fp8 import quantize_rows_fp8  # noqa: E402
 from offgen_kernels.rms_norm import add_rms_norm, rms_norm  # noqa: E402
 from offgen_kernels.rope_and_write_kv import rope_and_write_kv  # noqa: E402
 from offgen_kernels.sample import sample  # noqa: E402
+from offgen_kernels.work_plan import plan_work  # noqa: E402
 from offgen_kernels.write_kv import write_kv  # noqa: E402
 
 # query heads, KV heads, head_dim, window

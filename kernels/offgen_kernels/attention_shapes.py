@@ -9,7 +9,6 @@ import torch
 from offgen_kernels.device import backend_name, cdiv, next_power_of_2
 
 SPLIT = 512  # keys a program reads: under 2 % extra bytes for partial sums, and no ragged last wave
-MERGE_CHUNK = 16
 MAX_ROWS = 64
 
 

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from offgen_kernels.attention_shapes import MERGE_CHUNK, SPLIT, PagedShape, Tile, check_paged, decode_tile
-from offgen_kernels.device import cdiv, next_power_of_2
-from offgen_kernels.split_attention import merge_splits_kernel, plan_work_kernel, split_attention_kernel
-
-MAX_PLAN_ROWS = 2048
-PLAN_VALUES = 16384  # rows x items that a program of the plan holds in registers
+from offgen_kernels.attention_shapes import SPLIT, PagedShape, Tile, check_paged, decode_tile
+from offgen_kernels.device import cdiv
+from offgen_kernels.merge_splits import merge_splits
+from offgen_kernels.split_attention import split_attention_kernel
+from offgen_kernels.work_plan import WorkPlan
 
 
 def num_splits(max_seq_len: int, window: int | None = None) -> int:
     """Splits the grid needs for rows of up to max_seq_len tokens. A window of w keys touches few of them."""
     most = max(1, cdiv(max_seq_len, SPLIT))
     return most if window is None else min(most, cdiv(window - 1, SPLIT) + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkPlan:
-    """Which row and split each program takes, one list for all layers of a step: none for splits that are not there.
-
-    work    [items]  int32: row + 65536 * split, -1 past the end
-    starts  [R]      int32: each row's first item
-    """
-
-    work: torch.Tensor
-    starts: torch.Tensor
-
-
-def num_work_items(num_rows: int, total_seq_len: int) -> int:
-    """Splits that rows of total_seq_len tokens together have at most."""
-    return num_rows + total_seq_len // SPLIT
-
-
-def plan_work(seq_lens: torch.Tensor, num_items: int) -> WorkPlan:
-    """seq_lens [R] int32; num_items: `num_work_items` or more. A row of length 0 has one item, which writes zeros."""
-    num_rows = seq_lens.shape[0]
-    if num_rows > MAX_PLAN_ROWS:
-        raise ValueError(f"{num_rows} rows are more than {MAX_PLAN_ROWS}")
-    work = torch.empty(num_items, dtype=torch.int32, device=seq_lens.device)
-    starts = torch.empty(num_rows, dtype=torch.int32, device=seq_lens.device)
-    rows = max(16, next_power_of_2(num_rows))
-    items = min(64, PLAN_VALUES // rows)
-    plan_work_kernel[(cdiv(num_items, items),)](
-        seq_lens, work, starts, num_rows, num_items, SPLIT=SPLIT, ROWS=rows, ITEMS=items, num_warps=4
-    )
-    return WorkPlan(work, starts)
 
 
 def decode_attention(
@@ -105,7 +70,7 @@ def decode_attention(
         plan=plan, num_slots=splits, scale=scale, window=window, soft_cap=soft_cap,
     )  # fmt: skip
     if splits > 1:
-        launch_merge(
+        merge_splits(
             shape, partial, lse, out, seq_lens, num_tokens=num_rows, num_slots=splits, length_offset=0, plan=plan,
             window=window,
         )  # fmt: skip
@@ -166,34 +131,4 @@ def launch_splits(
         IS_FLAT=plan is not None,
         STAGES=tile.num_stages,
         num_warps=tile.num_warps,
-    )  # fmt: skip
-
-
-def launch_merge(
-    shape: PagedShape,
-    partial: torch.Tensor,
-    lse: torch.Tensor,
-    out: torch.Tensor,
-    lengths: torch.Tensor,
-    *,
-    num_tokens: int,
-    num_slots: int,
-    length_offset: int,
-    window: int | None,
-    plan: WorkPlan | None = None,
-    first_token: int = 0,
-) -> None:
-    """lengths [T] + length_offset: keys that each token sees or that its window hides, as the splits were made for."""
-    merge_splits_kernel[(shape.num_heads, num_tokens)](
-        partial, lse, out, lengths, plan.starts if plan is not None else None, first_token, num_slots, out.stride(0),
-        out.stride(1),
-        NUM_HEADS=shape.num_heads,
-        HEAD_DIM=shape.head_dim,
-        HEAD_DIM_PADDED=shape.head_dim_padded,
-        SPLIT=SPLIT,
-        WINDOW=window or 0,
-        LENGTH_OFFSET=length_offset,
-        IS_FLAT=plan is not None,
-        CHUNK=MERGE_CHUNK,
-        num_warps=4,
     )  # fmt: skip

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 
 from offgen_kernels.attention_shapes import SPLIT, Tile, check_paged, decode_tile
-from offgen_kernels.decode_attention import launch_merge, launch_splits
+from offgen_kernels.decode_attention import launch_splits
 from offgen_kernels.device import cdiv
+from offgen_kernels.merge_splits import merge_splits
 
 MAX_PARTIAL_BYTES = 256 << 20
 MAX_GRID = 65535
@@ -66,7 +67,7 @@ def invariant_attention(
             first_tile=first_tile, first_token=first, last_token=last,
         )  # fmt: skip
         if splits > 1:
-            launch_merge(
+            merge_splits(
                 shape, partial, lse, out, positions, num_tokens=last - first, num_slots=splits, length_offset=1,
                 window=window, first_token=first,
             )  # fmt: skip

@@ -158,7 +158,6 @@ def _prefill_attention_kernel(
     BLOCK_Q: tl.constexpr = ROWS // HEADS
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
     kv_head = tl.program_id(0) // HEAD_TILES
-    head_tile = tl.program_id(0) % HEAD_TILES
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     row = row_of_tile(cu_seqlens_ptr, tile, num_rows, BLOCK_Q)
     query_start = tl.load(cu_seqlens_ptr + row)
@@ -169,7 +168,7 @@ def _prefill_attention_kernel(
 
     lane = tl.arange(0, ROWS)
     query = first_query + lane // HEADS
-    head_in_group = head_tile * HEADS + lane % HEADS
+    head_in_group = tl.program_id(0) % HEAD_TILES * HEADS + lane % HEADS
     is_row = (lane < BLOCK_Q * HEADS) & (query < num_queries) & (head_in_group < GROUP)
     token = (query_start + query).to(tl.int64)
     head = kv_head * GROUP + head_in_group
@@ -192,18 +191,15 @@ def _prefill_attention_kernel(
 
     # whole tiles that every query sees, then those cut by the diagonal; with a window all are masked, and few
     if WINDOW > 0:
-        low = tl.maximum(first_position - WINDOW + 1, 0) // TILE * TILE
-        cut = low
+        cut = tl.maximum(first_position - WINDOW + 1, 0) // TILE * TILE
     else:
-        low = 0
         cut = (first_position + 1) // TILE * TILE
     table_at = tables_ptr + row.to(tl.int64) * tables_stride
-    k_at = k_ptr + kv_head * k_stride_head
-    v_at = v_ptr + kv_head * v_stride_head
+    k_at, v_at = k_ptr + kv_head * k_stride_head, v_ptr + kv_head * v_stride_head
     scales_head = kv_head * scales_stride_head
     if WINDOW == 0:
         acc, largest, total = _attend_range(
-            q, acc, largest, total, low, cut, position, table_at, k_at, v_at, k_scales_ptr, v_scales_ptr, scales_head,
+            q, acc, largest, total, 0, cut, position, table_at, k_at, v_at, k_scales_ptr, v_scales_ptr, scales_head,
             scale, k_stride_block, k_stride_token, v_stride_block, v_stride_token, scales_stride_block,
             scales_stride_token, last_key, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, TILE, WINDOW, SOFT_CAP, HAS_SCALES,
             False, STAGES,
@@ -214,7 +210,6 @@ def _prefill_attention_kernel(
         scales_stride_token, last_key, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, TILE, WINDOW, SOFT_CAP, HAS_SCALES,
         True, STAGES,
     )  # fmt: skip
-
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     out_at = out_ptr + token[:, None] * out_stride_token + head[:, None] * out_stride_head + d[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=is_out)

@@ -1,4 +1,4 @@
-"""The two kernels under decode_attention and invariant_attention: one split of a row's keys each, and their merge.
+"""The kernel under decode_attention and invariant_attention: a program attends to one split of a row's keys.
 
     s_t = scale * q . k_t,  capped by c * tanh(s / c),  hidden outside the window;  out = sum_t softmax(s)_t v_t
 
@@ -39,6 +39,118 @@ def row_of_tile(cu_seqlens_ptr, tile, num_rows, BLOCK_Q: tl.constexpr):
 def soft_capped(s, CAP: tl.constexpr):
     """CAP * tanh(s / CAP); 2^x overflows to inf, which gives 1, as it should."""
     return CAP - 2.0 * CAP / (tl.exp2(s * (2.0 * LOG2_E / CAP)) + 1.0)
+
+
+@triton.jit
+def _decode_rows(seq_lens_ptr, work_ptr, token_in_tile, IS_FLAT: tl.constexpr):
+    """(row, split of the row, each lane's token and position, lanes with a token, first and last position)."""
+    if IS_FLAT:
+        item = tl.load(work_ptr + tl.program_id(1))
+        row = tl.maximum(item, 0) & 0xFFFF
+        split_of_row = item >> 16  # -1 past the end
+        seq_len = tl.load(seq_lens_ptr + row, mask=item >= 0, other=0)
+    else:
+        row = tl.program_id(2)
+        split_of_row = tl.program_id(1)
+        seq_len = tl.load(seq_lens_ptr + row)
+    token = row + token_in_tile
+    position = seq_len - 1 + token_in_tile * 0
+    return row, split_of_row, token, position, token_in_tile < 1, seq_len - 1, seq_len - 1
+
+
+@triton.jit
+def _chunk_rows(
+    seq_lens_ptr, cu_seqlens_ptr, num_rows, first_tile, first_token, last_token, token_in_tile, BLOCK_Q: tl.constexpr
+):
+    """The same for a tile of a chunk's queries."""
+    tile = tl.program_id(2) + first_tile
+    row = row_of_tile(cu_seqlens_ptr, tile, num_rows, BLOCK_Q)
+    query_start = tl.load(cu_seqlens_ptr + row)
+    num_queries = tl.load(cu_seqlens_ptr + row + 1) - query_start
+    first_query = (tile - query_start // BLOCK_Q - row) * BLOCK_Q
+    query = first_query + token_in_tile
+    token = query_start + query
+    context = tl.load(seq_lens_ptr + row) - num_queries
+    has_token = (token_in_tile < BLOCK_Q) & (query < num_queries) & (token >= first_token) & (token < last_token)
+    last = context + tl.minimum(first_query + BLOCK_Q, num_queries) - 1
+    # between a row's last tile and the next row's first there may be one to spare
+    last = tl.where(first_query < num_queries, last, -1)
+    return row, tl.program_id(1), token, context + query, has_token, context + first_query, last
+
+
+@triton.jit
+def _attend_split(
+    q,
+    largest,
+    total,
+    low,
+    high,
+    position,
+    table_at,
+    k_ptr,
+    v_ptr,
+    k_scales_ptr,
+    v_scales_ptr,
+    scales_head,
+    scale,
+    k_stride_block,
+    k_stride_token,
+    v_stride_block,
+    v_stride_token,
+    scales_stride_block,
+    scales_stride_token,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Online softmax over keys [low, high): (weighted values, largest logit in base 2, sum of weights)."""
+    acc = tl.zeros([q.shape[0], HEAD_DIM_PADDED], tl.float32)
+    d = tl.arange(0, HEAD_DIM_PADDED)
+    is_d = d < HEAD_DIM
+    t = tl.arange(0, TILE)
+    block_ids = tl.load(table_at + (low + t) // BLOCK_SIZE, mask=low + t < high, other=0)
+    for start in tl.range(low, high, TILE, num_stages=STAGES):
+        key = start + t
+        is_key = key < high
+        ahead = key + TILE
+        next_block_ids = tl.load(table_at + ahead // BLOCK_SIZE, mask=ahead < high, other=0)
+
+        block = block_ids.to(tl.int64)
+        slot = key % BLOCK_SIZE
+        k_at = k_ptr + block * k_stride_block + slot * k_stride_token
+        v_at = v_ptr + block * v_stride_block + slot * v_stride_token
+        is_value = is_key[:, None] & is_d[None, :]
+        k = tl.load(k_at[:, None] + d[None, :], mask=is_value, other=0.0)
+        v = tl.load(v_at[:, None] + d[None, :], mask=is_value, other=0.0)
+        s = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale
+        if HAS_SCALES:
+            scale_at = scales_head + block * scales_stride_block + slot * scales_stride_token
+            s *= tl.load(k_scales_ptr + scale_at, mask=is_key, other=0.0)[None, :]
+            v_scale = tl.load(v_scales_ptr + scale_at, mask=is_key, other=0.0)
+        if SOFT_CAP > 0:
+            s = soft_capped(s, SOFT_CAP)
+        is_seen = key[None, :] <= position[:, None]
+        if WINDOW > 0:
+            is_seen = is_seen & (key[None, :] > position[:, None] - WINDOW)
+        s = tl.where(is_seen, s * LOG2_E, float("-inf"))
+
+        new_largest = tl.maximum(largest, tl.max(s, 1))
+        pivot = tl.where(new_largest > float("-inf"), new_largest, 0.0)  # -inf minus -inf is NaN
+        p = tl.exp2(s - pivot[:, None])
+        decay = tl.exp2(largest - pivot)
+        total = total * decay + tl.sum(p, 1)
+        largest = new_largest
+        if HAS_SCALES:
+            p = p * v_scale[None, :]
+        acc = acc * decay[:, None]
+        acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc, input_precision="ieee")
+        block_ids = next_block_ids
+    return acc, largest, total
 
 
 @triton.jit(
@@ -97,228 +209,62 @@ def split_attention_kernel(
     IS_FLAT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Grid: (KV heads x tiles of query heads, splits, rows or query tiles); flat: (the same, items of plan_work)."""
+    """Grid: (KV heads x tiles of query heads, splits, rows or query tiles); flat: (the same, items of a plan)."""
     BLOCK_Q: tl.constexpr = ROWS // GROUP if GROUP < ROWS else 1  # query tokens that fit a tile; decode has one
     HEAD_TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     kv_head = tl.program_id(0) // HEAD_TILES
-    head_tile = tl.program_id(0) % HEAD_TILES
-
-    # which query tokens, and where they stand in their row
     lane = tl.arange(0, ROWS)
     token_in_tile = lane // GROUP if HEAD_TILES == 1 else lane * 0
-    head_in_group = lane % GROUP if HEAD_TILES == 1 else head_tile * ROWS + lane
+    head_in_group = lane % GROUP if HEAD_TILES == 1 else tl.program_id(0) % HEAD_TILES * ROWS + lane
     if IS_RAGGED:
-        tile = tl.program_id(2) + first_tile
-        row = row_of_tile(cu_seqlens_ptr, tile, num_rows, BLOCK_Q)
-        query_start = tl.load(cu_seqlens_ptr + row)
-        num_queries = tl.load(cu_seqlens_ptr + row + 1) - query_start
-        first_query = (tile - query_start // BLOCK_Q - row) * BLOCK_Q
-        if first_query >= num_queries:
-            return  # between a row's last tile and the next row's first there may be one to spare
-        seq_len = tl.load(seq_lens_ptr + row)
-        token = query_start + first_query + token_in_tile
-        position = seq_len - num_queries + first_query + token_in_tile
-        is_row = (token_in_tile < BLOCK_Q) & (first_query + token_in_tile < num_queries) & (head_in_group < GROUP)
-        is_row = is_row & (token >= first_token) & (token < last_token)
-        first_position = seq_len - num_queries + first_query
-        last_position = seq_len - num_queries + tl.minimum(first_query + BLOCK_Q, num_queries) - 1
-        split_of_row = tl.program_id(1)
+        row, split_of_row, token, position, is_row, first_position, last_position = _chunk_rows(
+            seq_lens_ptr, cu_seqlens_ptr, num_rows, first_tile, first_token, last_token, token_in_tile, BLOCK_Q
+        )
     else:
-        if IS_FLAT:
-            item = tl.load(work_ptr + tl.program_id(1))
-            if item < 0:
-                return
-            row = item & 0xFFFF
-            split_of_row = item >> 16
-        else:
-            row = tl.program_id(2)
-            split_of_row = tl.program_id(1)
-        seq_len = tl.load(seq_lens_ptr + row)
-        token = row + token_in_tile
-        position = seq_len - 1 + token_in_tile * 0
-        is_row = (token_in_tile < 1) & (head_in_group < GROUP)
-        first_position = seq_len - 1
-        last_position = seq_len - 1
-
+        row, split_of_row, token, position, is_row, first_position, last_position = _decode_rows(
+            seq_lens_ptr, work_ptr, token_in_tile, IS_FLAT
+        )
+    is_row = is_row & (head_in_group < GROUP)
     head = kv_head * GROUP + head_in_group
-    d = tl.arange(0, HEAD_DIM_PADDED)
-    is_d = d < HEAD_DIM
-    out_at = out_ptr + token.to(tl.int64)[:, None] * out_stride_token + head[:, None] * out_stride_head + d[None, :]
-    if last_position < 0:
-        if split_of_row == 0:
-            zero = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=out_ptr.dtype.element_ty)
-            tl.store(out_at, zero, mask=is_row[:, None] & is_d[None, :])
-        return
+    d = tl.arange(0, HEAD_DIM_PADDED)[None, :]
+    is_out = is_row[:, None] & (d < HEAD_DIM)
+    out_at = out_ptr + token.to(tl.int64)[:, None] * out_stride_token + head[:, None] * out_stride_head + d
+    if (last_position < 0) & (split_of_row == 0):  # a padded row
+        tl.store(out_at, tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=out_ptr.dtype.element_ty), mask=is_out)
 
     # which keys: this split's, less what lies before every window and after the last query
-    if WINDOW > 0:
-        first_key = tl.maximum(first_position - WINDOW + 1, 0)
-    else:
-        first_key = 0
+    first_key = tl.maximum(first_position - WINDOW + 1, 0) if WINDOW > 0 else first_position * 0
     split = first_key // SPLIT + split_of_row
     low = tl.maximum(split * SPLIT, first_key // TILE * TILE)
     high = tl.minimum(split * SPLIT + SPLIT, last_position + 1)
     if low >= high:
         return
-
-    q_at = q_ptr + token.to(tl.int64)[:, None] * q_stride_token + head[:, None] * q_stride_head + d[None, :]
-    q = tl.load(q_at, mask=is_row[:, None] & is_d[None, :], other=0.0)
-    if WINDOW > 0:
-        first_split = tl.maximum(position - WINDOW + 1, 0) // SPLIT
-    else:
-        first_split = position * 0
+    first_split = tl.maximum(position - WINDOW + 1, 0) // SPLIT if WINDOW > 0 else position * 0
     num_splits = position // SPLIT + 1 - first_split
 
+    q_at = q_ptr + token.to(tl.int64)[:, None] * q_stride_token + head[:, None] * q_stride_head + d
+    q = tl.load(q_at, mask=is_out, other=0.0)
     largest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, HEAD_DIM_PADDED], tl.float32)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + head, mask=is_row, other=float("-inf")).to(tl.float32) * LOG2_E
         largest = tl.where(first_split == split, sink, largest)
-        total = tl.where(largest > float("-inf"), 1.0, 0.0)
-
-    t = tl.arange(0, TILE)
-    table_at = tables_ptr + row.to(tl.int64) * tables_stride
-    block_ids = tl.load(table_at + (low + t) // BLOCK_SIZE, mask=low + t < high, other=0)
-    for start in tl.range(low, high, TILE, num_stages=STAGES):
-        key = start + t
-        is_key = key < high
-        ahead = key + TILE
-        next_block_ids = tl.load(table_at + ahead // BLOCK_SIZE, mask=ahead < high, other=0)
-
-        block = block_ids.to(tl.int64)
-        slot = key % BLOCK_SIZE
-        k_at = k_ptr + kv_head * k_stride_head + block * k_stride_block + slot * k_stride_token
-        v_at = v_ptr + kv_head * v_stride_head + block * v_stride_block + slot * v_stride_token
-        is_value = is_key[:, None] & is_d[None, :]
-        k = tl.load(k_at[:, None] + d[None, :], mask=is_value, other=0.0)
-        v = tl.load(v_at[:, None] + d[None, :], mask=is_value, other=0.0)
-        s = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale
-        if HAS_SCALES:
-            scale_at = kv_head * scales_stride_head + block * scales_stride_block + slot * scales_stride_token
-            s *= tl.load(k_scales_ptr + scale_at, mask=is_key, other=0.0)[None, :]
-            v_scale = tl.load(v_scales_ptr + scale_at, mask=is_key, other=0.0)
-        if SOFT_CAP > 0:
-            s = soft_capped(s, SOFT_CAP)
-        is_seen = key[None, :] <= position[:, None]
-        if WINDOW > 0:
-            is_seen = is_seen & (key[None, :] > position[:, None] - WINDOW)
-        s = tl.where(is_seen, s * LOG2_E, float("-inf"))
-
-        new_largest = tl.maximum(largest, tl.max(s, 1))
-        pivot = tl.where(new_largest > float("-inf"), new_largest, 0.0)  # -inf minus -inf is NaN
-        p = tl.exp2(s - pivot[:, None])
-        decay = tl.exp2(largest - pivot)
-        total = total * decay + tl.sum(p, 1)
-        largest = new_largest
-        if HAS_SCALES:
-            p = p * v_scale[None, :]
-        acc = acc * decay[:, None]
-        acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc, input_precision="ieee")
-        block_ids = next_block_ids
+    total = tl.where(largest > float("-inf"), 1.0, 0.0)
+    acc, largest, total = _attend_split(
+        q, largest, total, low, high, position, tables_ptr + row.to(tl.int64) * tables_stride,
+        k_ptr + kv_head * k_stride_head, v_ptr + kv_head * v_stride_head, k_scales_ptr, v_scales_ptr,
+        kv_head * scales_stride_head, scale, k_stride_block, k_stride_token, v_stride_block, v_stride_token,
+        scales_stride_block, scales_stride_token, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, TILE, WINDOW, SOFT_CAP,
+        HAS_SCALES, STAGES,
+    )  # fmt: skip
 
     is_any = total > 0
     acc = acc / tl.where(is_any, total, 1.0)[:, None]
     owns = is_row & (split >= first_split) & (split < first_split + num_splits)
-    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=(owns & (num_splits == 1))[:, None] & is_d[None, :])
+    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=(owns & (num_splits == 1))[:, None] & is_out)
     if HAS_MERGE:
-        parts = owns & (num_splits > 1)
-        if IS_FLAT:
-            part = tl.program_id(1).to(tl.int64) * NUM_HEADS + head
-        else:
-            part = ((token - first_token).to(tl.int64) * num_slots + split % num_slots) * NUM_HEADS + head
+        slot = token * 0 + tl.program_id(1) if IS_FLAT else (token - first_token) * num_slots + split % num_slots
+        part = slot.to(tl.int64) * NUM_HEADS + head
         lse = tl.where(is_any, largest + tl.log2(tl.where(is_any, total, 1.0)), float("-inf"))
+        parts = owns & (num_splits > 1)
         tl.store(lse_ptr + part, lse, mask=parts)
-        tl.store(partial_ptr + part[:, None] * HEAD_DIM + d[None, :], acc, mask=parts[:, None] & is_d[None, :])
-
-
-@triton.jit(do_not_specialize=["first_token", "num_slots"], do_not_specialize_on_alignment=["lengths_ptr"])
-def merge_splits_kernel(
-    partial_ptr,
-    lse_ptr,
-    out_ptr,
-    lengths_ptr,
-    starts_ptr,
-    first_token,
-    num_slots,
-    out_stride_token,
-    out_stride_head,
-    NUM_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HEAD_DIM_PADDED: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr,
-    LENGTH_OFFSET: tl.constexpr,
-    IS_FLAT: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """Grid: (heads, tokens). Always in chunks of CHUNK splits, so that the grid's size cannot change a sum."""
-    head = tl.program_id(0)
-    token = tl.program_id(1)
-    length = tl.load(lengths_ptr + first_token + token) + LENGTH_OFFSET
-    if WINDOW > 0:
-        first_split = tl.maximum(length - WINDOW, 0) // SPLIT
-    else:
-        first_split = 0
-    num_splits = (length + SPLIT - 1) // SPLIT - first_split
-    if num_splits <= 1:
-        return
-
-    if IS_FLAT:
-        base = tl.load(starts_ptr + token).to(tl.int64) * NUM_HEADS + head
-        num_slots = num_splits  # they lie in a row
-    else:
-        base = token.to(tl.int64) * num_slots * NUM_HEADS + head
-    lane = tl.arange(0, CHUNK)
-    d = tl.arange(0, HEAD_DIM_PADDED)
-    largest = tl.full([CHUNK], float("-inf"), tl.float32)
-    for start in tl.range(0, num_splits, CHUNK):
-        slot = (first_split + start + lane) % num_slots * NUM_HEADS
-        lse = tl.load(lse_ptr + base + slot, mask=start + lane < num_splits, other=float("-inf"))
-        largest = tl.maximum(largest, lse)
-    pivot = tl.max(largest, 0)
-    pivot = tl.where(pivot > float("-inf"), pivot, 0.0)
-
-    total = 0.0
-    acc = tl.zeros([HEAD_DIM_PADDED], tl.float32)
-    for start in tl.range(0, num_splits, CHUNK):
-        is_split = start + lane < num_splits
-        slot = (first_split + start + lane) % num_slots * NUM_HEADS
-        lse = tl.load(lse_ptr + base + slot, mask=is_split, other=float("-inf"))
-        weight = tl.exp2(lse - pivot)
-        mask = is_split[:, None] & (d < HEAD_DIM)[None, :]
-        part = tl.load(partial_ptr + (base + slot)[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
-        total += tl.sum(weight, 0)
-        acc += tl.sum(part * weight[:, None], 0)
-    out_at = out_ptr + (first_token + token).to(tl.int64) * out_stride_token + head * out_stride_head + d
-    acc = acc / tl.where(total > 0, total, 1.0)
-    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
-
-
-@triton.jit(do_not_specialize=["num_rows", "num_items"], do_not_specialize_on_alignment=["seq_lens_ptr"])
-def plan_work_kernel(
-    seq_lens_ptr,
-    work_ptr,
-    starts_ptr,
-    num_rows,
-    num_items,
-    SPLIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    ITEMS: tl.constexpr,
-):
-    """Which row and split each program of a flat grid takes: row + 65536 * split, -1 past the end.
-
-    Every row has a split at least. Grid: (tiles of items,); each program adds up the splits of all rows anew.
-    """
-    r = tl.arange(0, ROWS)
-    seq_len = tl.load(seq_lens_ptr + r, mask=r < num_rows, other=0)
-    splits = tl.where(r < num_rows, tl.maximum((seq_len + SPLIT - 1) // SPLIT, 1), 0)
-    ends = tl.cumsum(splits, 0)
-    if tl.program_id(0) == 0:
-        tl.store(starts_ptr + r, ends - splits, mask=r < num_rows)
-    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
-    is_before = ends[:, None] <= item[None, :]
-    row = tl.sum(is_before.to(tl.int32), 0)
-    start = tl.max(tl.where(is_before, ends[:, None], 0), 0)
-    work = tl.where(row < num_rows, row + ((item - start) << 16), -1)
-    tl.store(work_ptr + item, work, mask=item < num_items)
+        tl.store(partial_ptr + part[:, None] * HEAD_DIM + d, acc, mask=parts[:, None] & is_out)
