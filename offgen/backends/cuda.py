@@ -13,12 +13,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from offgen_kernels.attention_shapes import SPLIT
-from offgen_kernels.decode_attention import MAX_PLAN_ROWS, WorkPlan, decode_attention, num_work_items, plan_work
+from offgen_kernels.decode_attention import decode_attention
 from offgen_kernels.gated_activation import gelu_and_mul, silu_and_mul
 from offgen_kernels.invariant_attention import invariant_attention
 from offgen_kernels.prefill_attention import prefill_attention
 from offgen_kernels.rms_norm import add_rms_norm, rms_norm
 from offgen_kernels.rope_and_write_kv import rope_and_write_kv
+from offgen_kernels.work_plan import MAX_PLAN_ROWS, WorkPlan, num_work_items, plan_work
 from offgen_kernels.write_kv import write_kv
 
 from offgen.backends import cuda_kv
@@ -243,8 +244,8 @@ class CudaBackend:
 
     def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
-        if self.device.type == "cpu":
-            return tensor
+        if self.device.type == "cpu" or not tensor.numel():
+            return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def download(self, tensor: torch.Tensor) -> Download:

@@ -32,6 +32,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def save_family(family: str, path: Path) -> Path:
+    """A micro model of a family with what Llama lacks: head norms, windows, soft caps, GELU, biases, wide heads."""
+    import transformers
+
+    shape = {
+        "vocab_size": 96, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+        "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.3,
+    }  # fmt: skip
+    config, model = {
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    }[family]
+    extra = {"sliding_window": 8} if family.startswith("gemma") else {}
+    torch.manual_seed(0)
+    model(config(**shape, **extra)).save_pretrained(path)
+    return path
+
+
 def prompts(num_rows: int, max_tokens: int) -> list[Prompt]:
     generator = torch.Generator().manual_seed(1)
     rows = [torch.randint(3, 96, (LENGTHS[i % len(LENGTHS)],), generator=generator).tolist() for i in range(num_rows)]
@@ -100,3 +120,13 @@ def test_preempted_rows_come_out_as_if_nothing_had_happened(folder, on_triton):
 @pytest.mark.slow
 def test_fp8_keys_and_values_give_whole_completions(folder, on_triton):
     assert all(len(ids) > 0 for ids in generate(folder, prompts(4, max_tokens=6), kv_cache_dtype="fp8").values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3"])
+def test_other_families_give_the_torch_backends_tokens(tmp_path, request, family):
+    folder = save_family(family, tmp_path / family)
+    rows = prompts(4, max_tokens=6)
+    expected = generate(folder, rows, attention_backend="torch")
+    request.getfixturevalue("on_triton")
+    assert generate(folder, rows, batch_invariant=False, max_num_batched_tokens=16) == expected
