@@ -33,6 +33,7 @@ def input_of(config: JobConfig) -> Input:
         subset=asked.subset,
         split=asked.split,
         spool_dir=_state_dir(config) if is_live(config) else None,
+        output=Path(config.output.output) if config.output.output not in ("", "-") else None,
     )
 
 

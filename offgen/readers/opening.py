@@ -45,12 +45,14 @@ def open_input(
     subset: str | None = None,
     split: str | None = None,
     spool_dir: Path | None = None,
+    output: Path | None = None,
 ) -> Input:
     """Everything INPUT names, in order, as one Input.
 
     input_format  parquet, jsonl, json, arrow, csv or openai-batch, whatever the suffixes say
     subset, split of a Hugging Face dataset
     spool_dir     where `-` (JSONL on stdin) is kept for a resume; nothing is written before rows are read
+    output        what is made of it: not an input, though a folder or glob may hold it
     Raises UsageError, naming the file, for what cannot be opened.
     """
     if input_format is not None and input_format not in FORMAT_NAMES:
@@ -65,7 +67,7 @@ def open_input(
     sources: list[Source] = []
     files: list[InputFile | None] = []
     for path in paths:
-        for source, file in _open(path, chosen, subset, split, spool_dir):
+        for source, file in _open(path, chosen, subset, split, spool_dir, output):
             sources.append(source)
             files.append(file)
     constants = _hive_columns(files)
@@ -80,7 +82,12 @@ def _is_dataset(path: str) -> bool:
 
 
 def _open(
-    path: str, input_format: str | None, subset: str | None, split: str | None, spool_dir: Path | None
+    path: str,
+    input_format: str | None,
+    subset: str | None,
+    split: str | None,
+    spool_dir: Path | None,
+    output: Path | None,
 ) -> list[tuple[Source, InputFile | None]]:
     if path in _STDIN:
         return [(_open_stream("-", sys.stdin.buffer, input_format, spool_dir), None)]
@@ -95,7 +102,7 @@ def _open(
         return [(ArrowSource(Location(str(file), str(file))), None) for file in saved_files(folder, split)]
     if folder.is_dir() and (split is not None or subset is not None):
         return [(HubSource(path, path, revision=None, subset=subset, split=split), None)]
-    return [(_open_file(file), file) for file in find_files(path, input_format)]
+    return [(_open_file(file), file) for file in find_files(path, input_format, output=output)]
 
 
 def _open_stream(name: str, stream: Any, input_format: str | None, spool_dir: Path | None) -> JsonlSource:

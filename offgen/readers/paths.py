@@ -6,6 +6,7 @@ Knows names and places of files, not what is in them.
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ FORMAT_NAMES = {
 }
 _HIVE = re.compile(r"([^=/]+)=([^/]*)")
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_STATE_SUFFIX = ".offgen"  # OUTPUT.offgen/, where a job keeps its state
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class InputFile:
     hive: dict[str, str | None] = field(default_factory=dict)
 
 
-def find_files(path: str, input_format: str | None) -> list[InputFile]:
-    """The files that one INPUT names, in order. UsageError if there are none."""
+def find_files(path: str, input_format: str | None, *, output: Path | None = None) -> list[InputFile]:
+    """The files that one INPUT names, in order. UsageError if there are none, or if one named is `output`.
+
+    output   what is made of the input: files that a folder or glob holds there are none of it
+    """
     filesystem, root = _open_filesystem(path)
     if filesystem is None:
-        found = _find_local(root, input_format)
+        found = _find_local(root, input_format, None if output is None else output.resolve())
     else:
         with opening(path, "a file or folder"):
             found = _find_remote(filesystem, root, path, input_format)
@@ -97,18 +102,23 @@ def _open_filesystem(path: str) -> tuple[Any, str]:
 _Found = tuple[str, str, str]  # name for messages, path, the part of the path whose key=value folders count
 
 
-def _find_local(path: str, input_format: str | None) -> list[_Found]:
+def _find_local(path: str, input_format: str | None, output: Path | None) -> list[_Found]:
     if Path(path).is_dir():
-        names = _choose(path, _walk(path), input_format)
+        own = _Own(Path(path), output)
+        names = _choose(path, [name for name in _walk(path) if not own.holds(Path(path, name))], input_format)
         return [(str(Path(path, name)), str(Path(path, name)), name) for name in names]
     if Path(path).exists():
+        if Path(path).resolve() == output:
+            raise UsageError(f"{path}: is the input and the output", hint="give another output")
         return [(path, path, "")]
     if not glob.has_magic(path):
         raise UsageError(f"{path}: no such file or folder")
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)  # noqa: PTH207 — Path.glob drops hidden `./`
+    own = _Own(Path(*itertools.takewhile(lambda part: not glob.has_magic(part), Path(path).parts)), output)
+    matches = [match for match in matches if not own.holds(Path(match))]
     found = [(match, match, _after_magic(path, match)) for match in matches if not Path(match).is_dir()]
     for folder in matches if not found else []:  # a glob of folders, as in lang=*
-        inside = _find_local(folder, input_format)
+        inside = _find_local(folder, input_format, output)
         found += [(name, file, f"{_after_magic(path, folder)}/{tail}") for name, file, tail in inside]
     if not found:
         raise UsageError(f"{path}: no file matches")
@@ -126,6 +136,24 @@ def _walk(folder: str) -> list[str]:
         seen.add(real)
         found += [Path(root, name).relative_to(folder).as_posix() for name in names]
     return found
+
+
+class _Own:
+    """What lies below a folder and is no input: the state that jobs keep beside outputs, and this job's own output."""
+
+    def __init__(self, folder: Path, output: Path | None) -> None:
+        self._folder = folder
+        self._output = None if output is None or output in _with_parents(folder) else output
+
+    def holds(self, path: Path) -> bool:
+        if any(part.endswith(_STATE_SUFFIX) for part in path.relative_to(self._folder).parts):
+            return True
+        return self._output is not None and self._output in _with_parents(path)
+
+
+def _with_parents(path: Path) -> tuple[Path, ...]:
+    real = path.resolve()
+    return (real, *real.parents)
 
 
 def _choose(folder: str, names: Sequence[str], input_format: str | None) -> list[str]:

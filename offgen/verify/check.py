@@ -48,7 +48,9 @@ def verify_output(
     """
     jobs = find_jobs(output)
     verdict = Verdict()
-    data = open_input(inputs, input_format=input_format, subset=subset, split=split) if inputs else None
+    data = None
+    if inputs:
+        data = open_input(inputs, input_format=input_format, subset=subset, split=split, output=Path(output))
     _check_shard_folders(jobs, verdict)
     for job in jobs:
         JobCheck(job, data, id_column, verdict).run()

@@ -57,6 +57,26 @@ def test_hidden_files_and_other_suffixes_are_left_out_of_folders(tmp_path: Path,
     assert read(str(tmp_path), ["n"]).values == [{"n": 1}]
 
 
+def test_what_a_job_writes_into_its_input_folder_is_no_input(tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", {"n": 1})
+    put(tmp_path / "out.jsonl", {"n": 2})
+    put(tmp_path / "out.jsonl.offgen/report.json", {"n": 3})
+    put(tmp_path / "old.jsonl.offgen/run.json", {"n": 3})
+    put(tmp_path / "made/part-00000.jsonl", {"n": 4})
+    put(tmp_path / "made/shard-0-of-2/part-00000.jsonl", {"n": 5})
+
+    def names(path: Path, output: str) -> list[str]:
+        return [file["file"] for file in open_input([str(path)], output=tmp_path / output).fingerprint()["files"]]
+
+    assert len(names(tmp_path, "out.jsonl")) == 3
+    assert names(tmp_path, "made") == names(tmp_path / "*.jsonl", "elsewhere")
+    assert len(names(tmp_path / "**/*.js*", "out.jsonl")) == 3
+    assert len(names(tmp_path / "*.jsonl", "out.jsonl")) == 1
+    assert len(names(tmp_path / "made", "made")) == 2  # beside what is there: the writers say whether they may
+    with pytest.raises(UsageError, match="is the input and the output"):
+        open_input([str(tmp_path / "out.jsonl")], output=tmp_path / "made/../out.jsonl")
+
+
 @pytest.mark.parametrize("values", [["1", "-2"], ["1", "x"], ["3000000000"], ["1.5"], ["1", None], ["a b%2Fc"]])
 def test_hive_folders_become_columns_of_the_type_pyarrow_infers(
     tmp_path: Path, read: Any, values: list[str | None]
