@@ -91,6 +91,8 @@ def _open(
 ) -> list[tuple[Source, InputFile | None]]:
     if path in _STDIN:
         return [(_open_stream("-", sys.stdin.buffer, input_format, spool_dir), None)]
+    with opening(path, "a file or folder"):
+        Path(path).exists()  # a name no file can have is found here
     if Path(path).is_fifo() or Path(path).is_char_device():  # as a shell's <(…)
         stream = Path(path).open("rb", buffering=0)  # noqa: SIM115 — read as long as the job runs
         return [(_open_stream(path, stream, input_format, spool_dir), None)]

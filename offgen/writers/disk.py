@@ -22,6 +22,10 @@ _HINTS = {
     errno.EROFS: "the file system is read-only; once it can be written to, run the same command again",
     errno.EACCES: "the folder must be writable; then run the same command again",
 }
+# a folder that can never be made there, by whatever name: a wrong command, not a fault on the way
+NO_PLACE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+)
 _HELD_BYTES = 256 << 10
 _RESUME = "everything that had finished before is safe; run the same command again to go on"
 

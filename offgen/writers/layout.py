@@ -136,6 +136,10 @@ def layout_of(output: str, options: OutputOptions) -> Layout:
     if "://" in output:
         raise UsageError(f"{output}: remote outputs are not available yet", hint="write to a local folder and copy it")
     path = Path(output)
+    try:
+        path.exists()
+    except (OSError, ValueError) as problem:  # a name no file can have
+        raise UsageError(f"{output}: {problem}", hint="give another output") from problem
     suffix = "" if output.endswith("/") else _suffix_of(path.name)
     if suffix:
         return _file_layout(path, suffix, options)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from offgen.errors import JobError
+from offgen.errors import JobError, UsageError
 from offgen.records import Completion
 from offgen.writers.assemble import assemble
 from offgen.writers.commits import CommitLog
-from offgen.writers.disk import temporary_of
+from offgen.writers.disk import NO_PLACE, temporary_of
 from offgen.writers.lock import OutputLock
 from offgen.writers.ownership import check_same_job, check_target, check_visible_file, discard, known_record
 from offgen.writers.progress import Progress, ResumeState
@@ -61,7 +61,7 @@ class Output:
         """
         fingerprint = plain({**fingerprint, "output_options": self._shop.options.fingerprint(self._layout.format)})
         check_target(self._layout, overwrite=overwrite)
-        self._disk.make_folder(self._layout.state_dir)
+        self._make_place()
         self._lock.take()
         try:
             record = self._settled(fingerprint, overwrite=overwrite, resume=resume)
@@ -70,6 +70,16 @@ class Output:
             return self._begin(record, run, retry_errors=retry_errors)
         except BaseException:
             self._lock.free()
+            raise
+
+    def _make_place(self) -> None:
+        try:
+            self._disk.make_folder(self._layout.state_dir)
+        except JobError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in NO_PLACE:
+                target = self._layout.target
+                raise UsageError(f"{target}: cannot be made: {error.message}", hint="give another output") from error
             raise
 
     def _settled(self, fingerprint: dict[str, Any], *, overwrite: bool, resume: bool) -> RunRecord:

@@ -54,6 +54,24 @@ def test_another_jobs_output_is_refused_and_overwritten_on_request(offgen, promp
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.parametrize("output", ["in.jsonl/out.parquet", "in.jsonl/deep/folder/", "x" * 300 + ".jsonl", "/proc/x/"])
+def test_an_output_that_cannot_be_made_there_is_wrong_usage(offgen, prompts, output):
+    prompts(3)
+    refused = offgen("run", "in.jsonl", "-o", output, "--model", "echo", check=2)
+    assert "hint: give another output" in refused.stderr
+
+
+def test_a_job_goes_on_in_the_folder_of_its_input(offgen, prompts, tmp_path):
+    prompts(3)
+    command = ("run", ".", "-o", "out.jsonl", "--model", "echo")
+    offgen(*command, check=0)
+    assert "already done" in offgen(*command, check=0).stderr
+    offgen("verify", "out.jsonl", ".", check=0)
+    before = (tmp_path / "in.jsonl").read_bytes()
+    offgen("run", "in.jsonl", "-o", "in.jsonl", "--overwrite", "--model", "echo", check=2)
+    assert (tmp_path / "in.jsonl").read_bytes() == before
+
+
 def test_rows_that_fail_make_exit_3_unless_they_are_allowed(offgen, prompts, tmp_path):
     path = prompts(8)
     path.write_text(path.read_text() + '{"prompt": null}\nnot json\n')

@@ -180,3 +180,9 @@ def test_mixed_formats_share_one_schema(tmp_path: Path, read: Any) -> None:
     table = read(str(tmp_path)).table
     assert table.column("n").to_pylist() == [1.0, 2.5, 3.0]
     assert table.column("t").to_pylist() == ['"x"', "3", '"z"']
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b", "nowhere.jsonl"])
+def test_a_name_that_no_file_has_is_wrong_usage(path: str) -> None:
+    with pytest.raises(UsageError):
+        open_input([path])
