@@ -65,8 +65,8 @@ def test_every_rule_equals_the_reference_in_one_batch(device, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("size", [1, 2, 32, 2048, 2049, 32000])
+@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("size", [1, 32, 2049, 32000])
 @pytest.mark.parametrize("kind", ["normal", "coarse", "peaked", "outliers", "masked"])
 def test_every_rule_equals_the_reference_at_every_size(device, kind, size, seed):
     if kind == "masked" and size == 1:
