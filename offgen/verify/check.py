@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -51,7 +52,8 @@ def verify_output(
     data = None
     if inputs:
         data = open_input(inputs, input_format=input_format, subset=subset, split=split, output=Path(output))
-    _check_shard_folders(jobs, verdict)
+    if jobs[0].layout.target != Path(output):  # a parent of shards, not one of them
+        _check_shard_folders(jobs, verdict)
     for job in jobs:
         JobCheck(job, data, id_column, verdict).run()
     return verdict
@@ -60,15 +62,13 @@ def verify_output(
 def _check_shard_folders(jobs: Sequence[FinishedJob], verdict: Verdict) -> None:
     """Shards of one job: all there, and of one count."""
     found = [match for job in jobs if (match := SHARD_FOLDER.fullmatch(job.layout.target.name))]
-    if len(found) < len(jobs) or (len(found) == 1 and len(jobs) == 1 and jobs[0].options is None):
-        return
     counts = sorted({int(match[2]) for match in found})
     if len(counts) > 1:
         verdict.problems.append(f"shards of {' and of '.join(map(str, counts))} lie side by side")
     for count in counts:
         there = {int(match[1]) for match in found if int(match[2]) == count}
         missing = [str(index) for index in range(count) if index not in there]
-        if missing and len(jobs) > 1:
+        if missing:
             verdict.problems.append(f"shards {', '.join(missing)} of {count} are missing")
 
 
@@ -80,9 +80,7 @@ class JobCheck:
         self._data = data
         self._verdict = verdict
         self._where = str(job.layout.target)
-        run = {} if job.record is None else job.record.run
-        config = run.get("config")
-        self._id_column = id_column or (config.get("id_column") if isinstance(config, dict) else None)
+        self._id_column = id_column or _id_column_of(job)
 
     def run(self) -> None:
         options, record = self._job.options, self._job.record
@@ -186,6 +184,14 @@ class JobCheck:
         one = Selection(skip=row_id, limit=1)
         row = next(iter(self._data.rows([self._id_column], selection=one, skip=lambda _: False)), None)
         return name if row is None else f"{name} ({self._id_column} {row.values.get(self._id_column)})"
+
+
+def _id_column_of(job: FinishedJob) -> str | None:
+    """What the job itself was told to name its rows by."""
+    found: Any = {} if job.record is None else job.record.run
+    for key in ("config", "output", "id_column"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def splits_selection(options: OutputOptions | None) -> Selection:

@@ -171,6 +171,14 @@ def test_a_job_file_is_read_and_flags_win(offgen, prompts, tmp_path):
     assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 2
 
 
+def test_verify_names_rows_by_the_id_column_of_the_job(offgen, prompts, tmp_path):
+    prompts(3)
+    offgen("run", "in.jsonl", "-o", "out.jsonl", "--model", "echo", "--id-column", "k", check=0)
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    (tmp_path / "out.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    assert "row_id 2 (k 2)" in offgen("verify", "out.jsonl", "in.jsonl", check=1).stderr
+
+
 def test_metrics_and_the_report_go_where_they_are_asked_for(offgen, prompts, tmp_path):
     prompts(3)
     offgen(

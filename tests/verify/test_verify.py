@@ -139,6 +139,9 @@ def test_shards_are_checked_together(tmp_path: Path, source: str) -> None:
 
     shutil.rmtree(tmp_path / "out" / "shard-1-of-3")
     assert "shards 1 of 3 are missing" in "\n".join(verify_output(str(tmp_path / "out"), [source]).problems)
+    shutil.rmtree(tmp_path / "out" / "shard-0-of-3")
+    assert "shards 0, 1 of 3 are missing" in "\n".join(verify_output(str(tmp_path / "out") + "/").problems)
+    assert verify_output(str(tmp_path / "out" / "shard-2-of-3"), [source]).is_sound
 
 
 def test_what_is_not_offgens_cannot_be_verified(tmp_path: Path) -> None:
