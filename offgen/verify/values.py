@@ -17,6 +17,7 @@ from offgen.readers import Input, Selection
 from offgen.records import Row
 from offgen.verify.ledger import MAX_NAMED
 from offgen.writers.finished import FinishedJob, VisibleRows
+from offgen.writers.gather import rows_of
 from offgen.writers.json_lines import json_lines
 from offgen.writers.options import OutputOptions
 from offgen.writers.schema import OutputSchema, schema_from_text
@@ -50,7 +51,7 @@ class InputValues:
             return
         wanted = _joined([found[int(ids[place])] for place in places], self._schema, self._pass_through)
         if isinstance(rows.columns, pa.RecordBatch):
-            self._compare_columns(rows.columns.take(pa.array(places)), wanted, ids[places])
+            self._compare_columns(rows_of(rows.columns, np.asarray(places)), wanted, ids[places])
         elif rows.columns is not None:
             self._compare_lines([rows.columns[place] for place in places], wanted, ids[places])
 
@@ -98,9 +99,9 @@ def _joined(rows: Sequence[Row], schema: OutputSchema, pass_through: pa.Schema) 
             end += 1
         record = rows[start].record
         places, renamed = schema.selected(record.schema)
-        indices = pa.array([row.index for row in rows[start:end]])
+        indices = np.asarray([row.index for row in rows[start:end]])
         if places:
-            chosen = pa.RecordBatch.from_arrays(record.select(places).take(indices).columns, schema=renamed)
+            chosen = pa.RecordBatch.from_arrays(rows_of(record.select(places), indices).columns, schema=renamed)
             pieces.append(conform(chosen, pass_through))
         start = end
     return pa.concat_batches(pieces) if pieces else pa.RecordBatch.from_arrays([], schema=pa.schema([]))

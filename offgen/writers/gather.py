@@ -87,14 +87,15 @@ def _take_across(batches: Sequence[pa.RecordBatch], starts: Any, places: Any) ->
     pieces = []
     for number in np.unique(numbers):
         local = places[by_batch[numbers[by_batch] == number]] - starts[number]
-        pieces.append(_rows_of(batches[number], local))
+        pieces.append(rows_of(batches[number], local))
     joined = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
     if (by_batch == np.arange(len(by_batch))).all():
         return joined
-    return _rows_of(joined, np.argsort(by_batch, kind="stable"))
+    return rows_of(joined, np.argsort(by_batch, kind="stable"))
 
 
-def _rows_of(batch: pa.RecordBatch, indices: Any) -> pa.RecordBatch:
+def rows_of(batch: pa.RecordBatch, indices: Any) -> pa.RecordBatch:
+    """The rows at `indices`, an array of at least one; of every column type, views included."""
     count = len(indices)
     if indices[-1] - indices[0] == count - 1 and (np.diff(indices) == 1).all():
         return batch.slice(int(indices[0]), count)

@@ -173,3 +173,20 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, damage: Callable[[Pa
     assert ("all well" in done.stdout) == (code == 0)
     missing = subprocess.run([*command[:-1], str(tmp_path / "none")], capture_output=True, text=True, check=False)
     assert missing.returncode == 2
+
+
+def test_columns_of_every_type_are_compared(tmp_path: Path) -> None:
+    views = pa.array(["a" * 20, None, "b", "c", "d"], pa.string_view())
+    table = pa.table({"prompt": pa.array(["p", "q", "r", "s", "t"]), "view": views})
+    with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as file:
+        file.write_table(table)
+    options = OutputOptions(num_samples=2)  # two output rows an input row: no slice of the input gives them
+    output = open_output(str(tmp_path / "out.parquet"), options, table.schema)
+    output.start(fingerprint={}, run={}, overwrite=False, resume=True, retry_errors=False)
+    for row_id in range(5):
+        row = Row(row_id, table.to_batches()[0], row_id, {}, "")
+        for sample in range(2):
+            output.write(Completion(row, sample, 2, "t", "stop"))
+    output.end_of_input(5)
+    output.finish()
+    assert verify_output(str(tmp_path / "out.parquet"), [str(tmp_path / "in.arrow")]).problems == []
