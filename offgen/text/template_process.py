@@ -135,4 +135,7 @@ def _write(sink: Any, answer: tuple[bool, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # the parent has gone and has no use for the answer
+        os._exit(1)

@@ -71,6 +71,18 @@ def test_a_second_signal_ends_at_once(tmp_path):
     assert run.returncode == 130
 
 
+def test_a_stopped_command_does_not_wait_for_what_was_interrupted(tmp_path):
+    code = (
+        "import sys, threading, time\n"
+        "from offgen.cli import app, main\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"  # as a library that was interrupted leaves behind
+        "app.run_command_line = lambda argv: print('said') or 143\n"
+        "sys.exit(main())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (run.returncode, run.stdout) == (143, "said\n")
+
+
 def test_a_reader_that_goes_away_ends_the_job_quietly(start, prompts):
     prompts(20_000)
     job = start("run", "in.jsonl", "-o", "-", "--model", "echo", "--quiet")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import date
@@ -214,3 +217,14 @@ def test_a_folder_with_jinja2_in_it_is_not_imported(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     with contextlib.closing(TemplateProcess()) as process:
         assert one(process, "x") == "x"
+
+
+def test_a_process_whose_parent_has_gone_ends_without_a_word() -> None:
+    command = [sys.executable, "-m", "offgen.text.template_process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        body = pickle.dumps(("load", "user", "x", {}))
+        child.stdin.write(len(body).to_bytes(8, "little") + body)
+        child.stdin.close()
+        assert child.stderr.read() == b""
