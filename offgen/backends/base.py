@@ -60,6 +60,42 @@ class Linear(Protocol):
         ...
 
 
+class Download(Protocol):
+    """A tensor on its way to the host."""
+
+    def read(self) -> torch.Tensor:
+        """Wait for it."""
+        ...
+
+
+class SampleOp(Protocol):
+    """A device's own sampling in one launch, as offgen_kernels.sample.sample."""
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        *,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor,
+        top_p: torch.Tensor,
+        min_p: torch.Tensor,
+        keys: torch.Tensor,
+        positions: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(token ids [S] int64, non-finite [S] bool). Temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A tensor that is on the host already."""
+
+    tensor: torch.Tensor
+
+    def read(self) -> torch.Tensor:
+        return self.tensor
+
+
 KVCache = Any  # one layer's storage, made by Backend.allocate_kv; models pass it on unread
 
 
@@ -166,8 +202,17 @@ class Backend(Protocol):
         """A host array as a tensor on the device, without waiting for the copy; on CPU the two may share memory."""
         ...
 
+    def download(self, tensor: torch.Tensor) -> Download:
+        """Start a copy to the host, to be read later; reading waits for nothing that was launched after."""
+        ...
+
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A faster form of `forward` (a CUDA graph); on CPU, `forward` itself."""
+        ...
+
+    @property
+    def sample_op(self) -> SampleOp | None:
+        """The device's own sampling; None: torch's operations do it."""
         ...
 
     @property

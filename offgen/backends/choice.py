@@ -18,7 +18,7 @@ def open_backend(
     quantization: str = "none",
     kv_cache_dtype: str = "auto",
     attention_backend: str = "auto",
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
 ) -> Backend:
     """Build the backend for a device, with its dtype and threads.
 
@@ -28,7 +28,7 @@ def open_backend(
     quantization       none, int8, fp8
     kv_cache_dtype     auto (the dtype), bf16, int8, fp8
     attention_backend  auto, cpu, triton, or torch: plain torch operations on any device, slow, the oracle of the tests
-    batch_invariant    a row's bits never depend on its neighbours (always true on a CPU)
+    batch_invariant    a row's bits never depend on its neighbours (always true on a CPU; None: not on a GPU)
 
     Raises UsageError for what the device cannot do.
     """
@@ -44,18 +44,10 @@ def open_backend(
             quantization=quantization,
             kv_cache_dtype=kv_cache_dtype,
         )
-    if where.type == "cuda":
+    if where.type == "cuda" or attention_backend == "triton":
         if attention_backend not in ("auto", "triton"):
             raise UsageError(f"attention backend {attention_backend!r} does not run on {where}", hint="triton")
-        from offgen.backends.cuda import CudaBackend
-
-        return CudaBackend(
-            where,
-            dtype=DTYPES.get(dtype, torch.bfloat16),
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            batch_invariant=batch_invariant,
-        )
+        return _triton(where, dtype, quantization, kv_cache_dtype, batch_invariant=bool(batch_invariant))
     if attention_backend not in ("auto", "cpu"):
         raise UsageError(f"attention backend {attention_backend!r} does not run on the CPU", hint="cpu")
     from offgen.backends.compile_cache import use_compile_cache
@@ -68,6 +60,25 @@ def open_backend(
         threads=threads,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
+    )
+
+
+def _triton(
+    where: torch.device, dtype: str, quantization: str, kv_cache_dtype: str, *, batch_invariant: bool
+) -> Backend:
+    """The GPU backend; on CPU tensors under Triton's interpreter, for tests."""
+    if where.type == "cpu":
+        from offgen.backends.interpreter import use_interpreter
+
+        use_interpreter()
+    from offgen.backends.cuda import CudaBackend
+
+    return CudaBackend(
+        where,
+        dtype=DTYPES.get(dtype, torch.float32 if where.type == "cpu" else torch.bfloat16),
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        batch_invariant=batch_invariant,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from offgen.backends import cpu_kv
-from offgen.backends.base import AttentionInputs, AttentionSpec, KVCache, Linear
+from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
 from offgen.backends.cpu_cache_ops import CacheOps, as_float32
 from offgen.backends.cpu_int8 import int8_linear
 from offgen.backends.cpu_linear import PackedLinear
@@ -34,6 +34,7 @@ class CpuBackend:
 
     name = "cpu"
     steps_ahead = 0
+    sample_op = None
     device = torch.device("cpu")
 
     def __init__(self, *, dtype: torch.dtype, threads: int | None, quantization: str, kv_cache_dtype: str) -> None:
@@ -179,6 +180,9 @@ class CpuBackend:
 
     def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array)
+
+    def download(self, tensor: torch.Tensor) -> Download:
+        return Arrived(tensor)
 
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward

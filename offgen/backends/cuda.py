@@ -19,11 +19,12 @@ from offgen_kernels.invariant_attention import invariant_attention
 from offgen_kernels.prefill_attention import prefill_attention
 from offgen_kernels.rms_norm import add_rms_norm, rms_norm
 from offgen_kernels.rope_and_write_kv import rope_and_write_kv
+from offgen_kernels.sample import sample
 from offgen_kernels.work_plan import MAX_PLAN_ROWS, WorkPlan, num_work_items, plan_work
 from offgen_kernels.write_kv import write_kv
 
 from offgen.backends import cuda_kv
-from offgen.backends.base import AttentionInputs, AttentionSpec, KVCache, Linear
+from offgen.backends.base import AttentionInputs, AttentionSpec, Download, KVCache, Linear, SampleOp
 from offgen.backends.cuda_graphs import CudaCapture, StepGraphs
 from offgen.backends.cuda_linear import make_linear
 from offgen.backends.host import available_memory_bytes, kv_budget_bytes
@@ -34,7 +35,7 @@ _RESERVED_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class CudaDownload:
     """A copy under way to the host."""
 
     host: torch.Tensor
@@ -251,17 +252,22 @@ class CudaBackend:
     def download(self, tensor: torch.Tensor) -> Download:
         """Start a copy to the host. Reading it waits for what was launched before, and for nothing launched after."""
         if self.device.type == "cpu":
-            return Download(tensor, None)
+            return CudaDownload(tensor, None)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return Download(host, done)
+        return CudaDownload(host, done)
 
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         if self.device.type == "cpu":
             return forward
         return StepGraphs(forward, CudaCapture(), device=self.device, split_tokens=SPLIT)
+
+    @property
+    def sample_op(self) -> SampleOp | None:
+        # under the interpreter torch is the faster of the two, and draws as the CPU does
+        return None if self.device.type == "cpu" else sample
 
     @property
     def steps_ahead(self) -> int:

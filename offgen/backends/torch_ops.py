@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from offgen_kernels import reference
 
-from offgen.backends.base import AttentionInputs, AttentionSpec, KVCache, Linear
+from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
 from offgen.backends.host import available_memory_bytes, kv_budget_bytes
 from offgen.errors import UsageError
 
@@ -50,6 +50,7 @@ class TorchBackend:
 
     name = "torch"
     steps_ahead = 0
+    sample_op = None
 
     def __init__(self, device: torch.device, *, dtype: torch.dtype, quantization: str, kv_cache_dtype: str) -> None:
         if quantization not in ("none", "int8"):
@@ -164,6 +165,9 @@ class TorchBackend:
 
     def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def download(self, tensor: torch.Tensor) -> Download:
+        return Arrived(tensor)
 
     def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward

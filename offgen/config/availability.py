@@ -16,8 +16,7 @@ NOT_BUILT: dict[str, frozenset[str] | None] = {
     "grammar": None,
     "choice": None,
     "lora": None,
-    "quantization": frozenset(KNOWN_QUANTIZATIONS) - {"none", "int8"},
-    "kv_cache_dtype": frozenset({"fp8"}),
+    "quantization": frozenset(KNOWN_QUANTIZATIONS) - {"none", "int8", "fp8"},
 }
 
 

@@ -169,7 +169,7 @@ class EngineConfig:
         "auto",
         metavar="POLICY",
     )
-    quantization: str = option("none or int8.", choice(*KNOWN_QUANTIZATIONS), "none", metavar="METHOD")
+    quantization: str = option("none, int8 (CPU) or fp8 (GPU).", choice(*KNOWN_QUANTIZATIONS), "none", metavar="METHOD")
     load_format: str = option(
         "auto, safetensors, gguf or dummy (random weights).",
         choice("auto", "safetensors", "gguf", "dummy"),
@@ -183,7 +183,11 @@ class EngineConfig:
     lora: tuple[str, ...] | None = option("LoRA adapter, PATH or NAME=PATH.", many(name), metavar="PATH", repeats=True)
     threads: int | None = option("CPU threads (default: what this process may use).", whole(1), metavar="N")
     enforce_eager: bool = switch("No CUDA graphs.", off="--no-enforce-eager")
-    batch_invariant: bool = switch("A row's bits do not depend on its neighbours.", True, off="--no-batch-invariant")
+    batch_invariant: bool | None = switch(
+        "A row's bits do not depend on its neighbours (default: on a CPU yes, on a GPU no).",
+        None,
+        off="--no-batch-invariant",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ class StepInputs:
     sample_indices  [S] int64: which of the T positions are sampled (None: the last S, in order)
     sample_seats    the seat of each sampled position
     sample_request_ids  the request of each sampled position
-    num_kv_tokens   tokens in the cache of the step's rows, this step's included
     """
 
     token_ids: torch.Tensor
@@ -34,7 +33,6 @@ class StepInputs:
     sample_indices: torch.Tensor | None
     sample_seats: Sequence[int]
     sample_request_ids: Sequence[int]
-    num_kv_tokens: int
 
 
 class Seats:
@@ -95,6 +93,7 @@ class Seats:
             num_decodes=num_decodes,
             max_seq_len=int(seq_lens.max()),
             block_size=self.block_size,
+            total_seq_len=int(seq_lens.sum()),
         )
         sampling = [(int(ends[i]) - 1, c.seat, c.request_id) for i, c in enumerate(batch.chunks) if c.samples]
         return StepInputs(
@@ -105,7 +104,6 @@ class Seats:
             else None,
             sample_seats=[*(seat for _, seat, _ in sampling), *batch.decode_seats],
             sample_request_ids=[*(request_id for _, _, request_id in sampling), *batch.decode_request_ids],
-            num_kv_tokens=int(seq_lens.sum()),
         )
 
     def advance(self, seats: Sequence[int], token_ids: torch.Tensor) -> None:

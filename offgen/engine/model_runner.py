@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from offgen.backends.base import Backend, KVCache
+from offgen.backends.base import Backend, Download, KVCache
 from offgen.engine.inputs import Seats, StepInputs
 from offgen.engine.tracked import Tracked
 from offgen.models.base import Model
@@ -16,6 +16,8 @@ from offgen.records import TokenLogprob
 from offgen.sampling.sampler import Sampled, Sampler
 from offgen.scheduling.batch import Batch, Chunk
 from offgen.stats.engine import EngineStats
+
+LOGITS_AT_ONCE = 512  # positions of a prompt whose logits are held: 300 MB at a vocabulary of 150,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,17 @@ class Launched:
     num_kv_tokens: int
     request_ids: Sequence[int]
     sampled: Sampled | None
+    token_ids: Download | None = None
+    non_finite: Download | None = None
 
     def result(self) -> StepResult:
         """Wait for the step, and read what it sampled."""
-        if self.sampled is None:
+        if self.sampled is None or self.token_ids is None or self.non_finite is None:
             return StepResult((), (), (), None)
-        bad = self.sampled.non_finite
+        bad = self.non_finite.read()
         return StepResult(
             request_ids=self.request_ids,
-            token_ids=self.sampled.token_ids.tolist(),
+            token_ids=self.token_ids.read().tolist(),
             non_finite=bad.nonzero().flatten().tolist() if bool(bad.any()) else (),
             logprobs=self.sampled.logprobs,
         )
@@ -70,7 +74,8 @@ class ModelRunner:
         self._model = model
         self._kv_caches = kv_caches
         self._seats = Seats(max_num_seqs, -(-max_model_len // block_size), block_size, backend)
-        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device)
+        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device, op=backend.sample_op)
+        self._download = backend.download
         self._eos_ids = eos_ids
         self._stats = stats
         # transformers' own code looks at values as it goes, so no graph can hold it
@@ -88,13 +93,21 @@ class ModelRunner:
         moved = self._lap("forward", moved)
         self._read_prompts(batch, tracked, hidden)
         if not inputs.sample_seats:
-            return Launched(batch, started, inputs.num_kv_tokens, (), None)
+            return Launched(batch, started, inputs.attention.total_seq_len or 0, (), None)
         logits = self._logits(hidden, inputs)
         moved = self._lap("logits", moved)
         sampled = self._sampler.sample(logits, inputs.sample_seats)
         self._seats.advance(inputs.sample_seats, sampled.token_ids)
         self._lap("sampling", moved)
-        return Launched(batch, started, inputs.num_kv_tokens, inputs.sample_request_ids, sampled)
+        return Launched(
+            batch,
+            started,
+            inputs.attention.total_seq_len or 0,
+            inputs.sample_request_ids,
+            sampled,
+            token_ids=self._download(sampled.token_ids),
+            non_finite=self._download(sampled.non_finite),
+        )
 
     def _seat(self, batch: Batch, tracked: Mapping[int, Tracked]) -> None:
         for seat in batch.left:
@@ -131,8 +144,12 @@ class ModelRunner:
         if values is None or first >= last:
             return
         next_ids = torch.as_tensor(list(prompt_ids[first:last]), dtype=torch.int64, device=hidden.device)
-        logits = self._model.compute_logits(hidden[: last - first])
-        values[first:last] = self._sampler.prompt_logprobs(logits, next_ids, row.prompt.params.prompt_logprobs or 0)
+        for start in range(0, last - first, LOGITS_AT_ONCE):
+            end = min(start + LOGITS_AT_ONCE, last - first)
+            logits = self._model.compute_logits(hidden[start:end])
+            values[first + start : first + end] = self._sampler.prompt_logprobs(
+                logits, next_ids[start:end], row.prompt.params.prompt_logprobs or 0
+            )
 
     def _lap(self, name: str, since: float) -> float:
         now = perf_counter()

@@ -27,4 +27,4 @@ class EngineOptions:
     attention_backend: str = "auto"  # auto, cpu, triton
     threads: int | None = None
     enforce_eager: bool = False
-    batch_invariant: bool = True
+    batch_invariant: bool | None = None  # None: on a CPU, where it costs nothing; not on a GPU

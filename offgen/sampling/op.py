@@ -7,29 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
+from offgen.backends.base import SampleOp
 from offgen.sampling.params import SamplingParams
-
-
-class SampleOp(Protocol):
-    """As offgen_kernels.sample.sample."""
-
-    def __call__(
-        self,
-        logits: torch.Tensor,
-        *,
-        temperature: torch.Tensor,
-        top_k: torch.Tensor,
-        top_p: torch.Tensor,
-        min_p: torch.Tensor,
-        keys: torch.Tensor,
-        positions: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(token ids [S] int64, non-finite [S] bool). Temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are off."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

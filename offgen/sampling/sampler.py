@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
+from offgen.backends.base import SampleOp
 from offgen.records import TokenLogprob
 from offgen.sampling import masks
 from offgen.sampling.blockwise import argmax, block_maxima, put_rows, take_rows
 from offgen.sampling.chooser import Chooser
 from offgen.sampling.history import History
 from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
-from offgen.sampling.op import OpInputs, SampleOp
+from offgen.sampling.op import OpInputs
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import Penalties
 from offgen.sampling.plan import Plan, SeatState, make_plan
@@ -64,11 +65,9 @@ class Sampler:
         self._history = History(device)
         self._penalties = Penalties(vocab_size, self._history, device)
         self._chooser = Chooser()
-        self._chooser = Chooser()
         self._plan: Plan | None = None
         self._plan_steps = 0
 
-    @torch.inference_mode()
     @torch.inference_mode()
     def enter(
         self,

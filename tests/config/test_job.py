@@ -127,9 +127,7 @@ def test_options_that_contradict_each_other_are_refused(given):
         ("grammar", "start: x"),
         ("choice", ["a"]),
         ("lora", ["p"]),
-        ("quantization", "fp8"),
         ("quantization", "awq"),
-        ("kv_cache_dtype", "fp8"),
     ],
 )
 def test_what_is_not_built_is_refused_not_ignored(name, value):

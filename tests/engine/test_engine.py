@@ -56,6 +56,11 @@ def test_greedy_tokens_equal_transformers_whatever_the_batch(
     assert outputs(engine_of(**options).generate(prompts)) == expected
 
 
+def test_triton_kernels_give_the_tokens_of_the_cpu_path(engine_of: EngineOf) -> None:
+    rows = random_prompts(5, seed=2, longest=20, max_tokens=4)
+    assert outputs(engine_of(attention_backend="triton").generate(rows)) == outputs(engine_of().generate(rows))
+
+
 def test_preempted_rows_come_out_as_if_nothing_had_happened(
     engine_of: EngineOf, prompts: list[Prompt], expected: dict[tuple[int, int], list[int]]
 ) -> None:
