@@ -1,8 +1,9 @@
 """Linear layers in float32 arithmetic, weights stored as float32, bfloat16 or float16. Knows packing and blocking.
 
 A weight [N, K] is packed once into panels [ceil(N / TILE_COLUMNS)][K][TILE_COLUMNS], each read front to back. A work
-item is one panel times a block of rows that fits the second-level cache. Any number of rows runs without padding, and a
-row's bits are the same for all of them (cpu_tiles).
+item is one panel times a block of rows that fits the second-level cache. A worker takes its next item before it
+computes the one at hand, to fetch the next panel meanwhile: else the first rows of each panel wait for memory. Any
+number of rows runs without padding, and a row's bits are the same for all of them (cpu_tiles).
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ def linear_kernel(kind: int) -> Any:
         items = panels * ((num_rows + block - 1) // block)
         edge_values = np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
         edge = edge_values.ctypes.data
-        while True:
-            taken = fetch_add(args.ctypes.data, 1)
-            if taken >= items:
-                break
+        following = fetch_add(args.ctypes.data, 1)
+        while following < items:
+            taken, following = following, fetch_add(args.ctypes.data, 1)
             panel, row = taken % panels, taken // panels * block
-            b = packed + panel * k * TILE_COLUMNS * item
+            size = k * TILE_COLUMNS * item
+            b = packed + panel * size
+            ahead, wanted = packed + following % panels * size, size if following < items else 0
             start = bias + panel * TILE_COLUMNS * 4
             width = min(TILE_COLUMNS, num_columns - panel * TILE_COLUMNS)
             last = min(num_rows, row + block)
+            count = last - row
             while row < last:
                 a = x + row * k * 4
                 whole = out + (row * num_columns + panel * TILE_COLUMNS) * 4
@@ -53,15 +56,22 @@ def linear_kernel(kind: int) -> Any:
                 done = 1
                 if last - row >= TILE_ROWS:
                     done = TILE_ROWS
-                    linear_tile(TILE_ROWS, kind, a, k * 4, b, start, 0, c, ldc, k)
+                    if wanted <= 0 or count <= TILE_ROWS:
+                        linear_tile(TILE_ROWS, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
+                    elif count <= 2 * TILE_ROWS:
+                        linear_tile(TILE_ROWS, kind, 2, ahead, a, k * 4, b, start, 0, c, ldc, k)
+                        ahead, wanted = ahead + k * 128, wanted - k * 128
+                    else:
+                        linear_tile(TILE_ROWS, kind, 1, ahead, a, k * 4, b, start, 0, c, ldc, k)
+                        ahead, wanted = ahead + k * 64, wanted - k * 64
                 elif last - row >= 4:
                     done = 4
-                    linear_tile(4, kind, a, k * 4, b, start, 0, c, ldc, k)
+                    linear_tile(4, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
                 elif last - row >= 2:
                     done = 2
-                    linear_tile(2, kind, a, k * 4, b, start, 0, c, ldc, k)
+                    linear_tile(2, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
                 else:
-                    linear_tile(1, kind, a, k * 4, b, start, 0, c, ldc, k)
+                    linear_tile(1, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
                 if not is_whole:
                     target = float32_at(whole)
                     for m in range(done):

@@ -225,16 +225,20 @@ def half_bits(_: Any, value: Any) -> Any:
     return types.uint16(types.float32), codegen
 
 
+def emit_prefetch(bd: Any, where: Any) -> None:
+    """Ask for the cache line at a pointer, into the second-level cache."""
+    name = "llvm.prefetch.p0"
+    kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+    function = bd.module.globals.get(name) or ir.Function(bd.module, kind, name)
+    bd.call(function, [where, I32(0), I32(2), I32(1)])
+
+
 @intrinsic
 def prefetch(_: Any, address: Any) -> Any:
     """Ask for the cache line at an address, into the second-level cache."""
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        where = pointer(bd, args[0])
-        name = "llvm.prefetch.p0"
-        kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
-        function = bd.module.globals.get(name) or ir.Function(bd.module, kind, name)
-        bd.call(function, [where, I32(0), I32(2), I32(1)])
+        emit_prefetch(bd, pointer(bd, args[0]))
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

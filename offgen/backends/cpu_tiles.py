@@ -8,7 +8,7 @@ Linear layers, query times key, and weight times value are this tile with differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -26,6 +26,7 @@ from offgen.backends.cpu_simd import (
     VI32,
     call,
     count_up,
+    emit_prefetch,
     load,
     load_as_float32,
     multiply_add,
@@ -42,11 +43,22 @@ KEYS = 16  # keys of one stored key tile, at any vector width
 
 
 def sum_over(
-    bd: Any, rows: Sequence[Any], columns: Sequence[Any], step: Any, count: Any, kind: int, start: list[list[Any]]
+    bd: Any,
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    step: Any,
+    count: Any,
+    kind: int,
+    start: list[list[Any]],
+    ask: Callable[[Any], None] = lambda k: None,
 ) -> list[list[Any]]:
-    """start + sum over k < count of rows[m][k] * columns[n][k * step : + LANES]. Pointers, with step in bytes."""
+    """start + sum over k < count of rows[m][k] * columns[n][k * step : + LANES]. Pointers, with step in bytes.
+
+    ask     emits what else is to be done for each k
+    """
 
     def body(k: Any, flat: Any) -> list[Any]:
+        ask(k)
         at_k = bd.mul(k, step)
         b = [load_as_float32(bd, offset(bd, column, at_k), kind) for column in columns]
         following = []
@@ -68,17 +80,42 @@ def row_pointers(bd: Any, address: Any, stride: Any, num_rows: int) -> list[Any]
     return [pointer(bd, bd.add(address, bd.mul(stride, I64(m)))) for m in range(num_rows)]
 
 
+def ask_ahead(bd: Any, ahead: Any, lines: int) -> Callable[[Any], None]:
+    """For each k ask for the next `lines` cache lines at the address `ahead`, into the second-level cache."""
+
+    def ask(k: Any) -> None:
+        for line in range(lines):
+            emit_prefetch(bd, offset(bd, pointer(bd, ahead), bd.add(bd.mul(k, I64(64 * lines)), I64(64 * line))))
+
+    return ask
+
+
 @intrinsic(prefer_literal=True)
 def linear_tile(
-    _: Any, num_rows: Any, kind: Any, a: Any, lda: Any, b: Any, start: Any, lds: Any, c: Any, ldc: Any, k: Any
+    _: Any,
+    num_rows: Any,
+    kind: Any,
+    lines: Any,
+    ahead: Any,
+    a: Any,
+    lda: Any,
+    b: Any,
+    start: Any,
+    lds: Any,
+    c: Any,
+    ldc: Any,
+    k: Any,
 ) -> Any:
-    """C = start + A B for num_rows rows and one panel of B [k, TILE_COLUMNS]. Addresses; strides in bytes."""
-    if not isinstance(num_rows, types.IntegerLiteral) or not isinstance(kind, types.IntegerLiteral):
+    """C = start + A B for num_rows rows and one panel of B [k, TILE_COLUMNS]. Addresses; strides in bytes.
+
+    Meanwhile `lines` cache lines for each k are fetched from `ahead` on.
+    """
+    if not all(isinstance(given, types.IntegerLiteral) for given in (num_rows, kind, lines)):
         return None
-    rows, stored_as = literal_int(num_rows), literal_int(kind)
+    rows, stored_as, num_lines = literal_int(num_rows), literal_int(kind), literal_int(lines)
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        _, _, a, lda, b, start, lds, c, ldc, k = args
+        _, _, _, ahead, a, lda, b, start, lds, c, ldc, k = args
         width = LANES * ITEMSIZE[stored_as]
         panel = pointer(bd, b)
         columns = [offset(bd, panel, n * width) for n in range(TILE_VECTORS)]
@@ -87,13 +124,14 @@ def linear_tile(
             for row in row_pointers(bd, start, lds, rows)
         ]
         step = I64(TILE_VECTORS * width)
-        sums = sum_over(bd, row_pointers(bd, a, lda, rows), columns, step, k, stored_as, first)
+        ask = ask_ahead(bd, ahead, num_lines)
+        sums = sum_over(bd, row_pointers(bd, a, lda, rows), columns, step, k, stored_as, first, ask)
         for row, values in zip(row_pointers(bd, c, ldc, rows), sums, strict=True):
             for n, value in enumerate(values):
                 store(bd, value, offset(bd, row, n * LANES * 4))
         return context.get_dummy_value()
 
-    return types.void(num_rows, kind, *[types.int64] * 8), codegen
+    return types.void(num_rows, kind, lines, *[types.int64] * 9), codegen
 
 
 @intrinsic(prefer_literal=True)
