@@ -54,6 +54,7 @@ class ModelSide:
     needed_columns   what the prompts are made of
     prompt_kind      chat (through the model's template) or raw
     checkpoint, shape   where its files are and what they hold; None for the echo model
+    notes            what a user should read before it runs
     """
 
     name: str
@@ -65,6 +66,7 @@ class ModelSide:
     open: Callable[[], Serving]
     checkpoint: Checkpoint | None = None
     shape: ModelConfig | None = None
+    notes: tuple[str, ...] = ()
 
 
 def choose_model(config: JobConfig, rows: Input) -> ModelSide:
@@ -104,7 +106,16 @@ def choose_model(config: JobConfig, rows: Input) -> ModelSide:
         open=lambda: open_engine(checkpoint.folder, engine_options(engine), eos_ids=ends),
         checkpoint=checkpoint,
         shape=shape,
+        notes=(*shape.notes, *_vocabulary_note(tokenizer.vocab_size, shape.vocab_size)),
     )
+
+
+def _vocabulary_note(num_tokenizer_ids: int, num_embeddings: int) -> Iterator[str]:
+    if num_tokenizer_ids > num_embeddings:
+        yield (
+            f"the tokenizer knows {num_tokenizer_ids:,} ids and the model {num_embeddings:,}: "
+            "a row whose prompt has one of the others fails (token_out_of_range)"
+        )
 
 
 def _prompt_options(asked: PromptConfig, rows: Input) -> tuple[PromptOptions, Sequence[str]]:

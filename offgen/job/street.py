@@ -99,7 +99,7 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         if state.is_finished:
             return closing.already_done(display)
         display.note(announcement(model, job.prompt))
-        for note in model.shape.notes if model.shape is not None else ():
+        for note in model.notes:
             display.warn(note)
         with interrupts.raising():
             engine = _load(model, output, state, closing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -72,6 +73,31 @@ def test_options_that_only_the_model_makes_senseless_are_exit_2(offgen, prompts,
     for option, value in (("--logit-bias", '{"99999": 1}'), ("--stop-token-ids", "99999")):
         refused = offgen("run", "in.jsonl", "-o", "out.parquet", "--model", tiny_model, option, value, check=2)
         assert "99999" in refused.stderr
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_told_and_its_rows_fail_alone(offgen, tiny_model, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    small = shutil.copytree(tiny_model, tmp_path / "small")
+    model = AutoModelForCausalLM.from_pretrained(small)
+    size = 180  # enough for the template's ids and for "a"; not for merged words
+    model.resize_token_embeddings(size)
+    model.save_pretrained(small)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "quick brown"}\n')
+    run = offgen("run", "in.jsonl", "-o", "out.jsonl", "--model", small, "--raw", "--max-tokens", "2", *ENGINE, check=3)
+    assert f"ids and the model {size}" in run.stderr
+    kinds = [(row["error"] or "").split(":")[0] for row in rows_of(tmp_path / "out.jsonl")]
+    assert kinds == ["", "token_out_of_range"]
+
+
+def test_the_triton_backend_writes_what_the_cpu_backend_writes(offgen, prompts, tiny_model, tmp_path):
+    prompts(2)
+    for name in ("cpu", "triton"):
+        offgen(
+            "run", "in.jsonl", "-o", f"{name}.jsonl", "--model", tiny_model, "--max-tokens", "3", "--device", "cpu",
+            "--attention-backend", name, "--quiet", "--no-stats", *ENGINE, check=0,
+        )  # fmt: skip
+    assert rows_of(tmp_path / "triton.jsonl") == rows_of(tmp_path / "cpu.jsonl")
 
 
 def test_samples_are_rows_and_one_failed_sample_fails_the_row(offgen, prompts, tiny_model, tmp_path):
