@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import select
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,16 +19,17 @@ from offgen.errors import JobError, UsageError
 
 _HEAD_BYTES = 1 << 20  # what identifies a stream: its first MiB
 _CHUNK_BYTES = 1 << 16
+_PATIENCE_S = 0.2  # a pipe that says nothing for as long is slow: what it has said is answered
 
 
 class StreamSpool:
     """The bytes of one pipe, readable as often as needed if they are spooled, else once.
 
-    The head is read at once and held. The rest is read when `chunks` is first asked for; with a spool folder it is then
-    drained into `stdin-<hash of head>.jsonl` there as fast as it comes (under a temporary name until the pipe has
-    ended), so that a job that is killed later has its whole input on disk. If that file is there already, it is read
-    instead and the pipe is left alone. An empty pipe stands for the one stream spooled there: a resume need not feed
-    it again.
+    The head is read at once and held: a MiB, or without a spool folder what a slow pipe has said. The rest is read
+    when `chunks` is first asked for; with a spool folder it is then drained into `stdin-<hash of head>.jsonl` there
+    as fast as it comes (under a temporary name until the pipe has ended), so that a job that is killed later has its
+    whole input on disk. If that file is there already, it is read instead and the pipe is left alone. An empty pipe
+    stands for the one stream spooled there: a resume need not feed it again.
     """
 
     def __init__(self, stream: BinaryIO, spool_dir: Path | None, *, is_kept_anyway: bool = False) -> None:
@@ -40,7 +42,8 @@ class StreamSpool:
         spooled = sorted(spool_dir.glob("stdin-*.jsonl")) if spool_dir is not None else []
         if stream.isatty() and len(spooled) != 1:
             raise UsageError("the standard input is a terminal", hint="cat prompts.jsonl | offgen run - …")
-        self._head, self._is_all_head = (b"", True) if stream.isatty() else self._read_head()
+        is_patient = spool_dir is not None  # the head then names the stream, and must not depend on its speed
+        self._head, self._is_all_head = (b"", True) if stream.isatty() else self._read_head(is_patient=is_patient)
         if not self._head and len(spooled) == 1:
             with spooled[0].open("rb") as file:
                 self._head = file.read(_HEAD_BYTES)
@@ -99,14 +102,22 @@ class StreamSpool:
                 num_read += len(chunk)
                 yield chunk
 
-    def _read_head(self) -> tuple[bytes, bool]:
+    def _read_head(self, *, is_patient: bool) -> tuple[bytes, bool]:
         """At least one whole line, and whether the stream ended with it."""
         head = bytearray()
         while chunk := self._read():
             head += chunk
-            if len(head) >= _HEAD_BYTES and b"\n" in head:
+            is_enough = len(head) >= _HEAD_BYTES or not (is_patient or self._has_more())
+            if is_enough and b"\n" in head:
                 return bytes(head), False
         return bytes(head), True
+
+    def _has_more(self) -> bool:
+        """Whether there is more to read at once, or soon."""
+        try:
+            return bool(select.select([self._stream.fileno()], [], [], _PATIENCE_S)[0])
+        except (OSError, ValueError, AttributeError):  # no pipe
+            return True
 
     def _read(self) -> bytes:
         try:

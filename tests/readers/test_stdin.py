@@ -113,3 +113,16 @@ def test_a_terminal_and_other_formats_are_refused(feed: Any, monkeypatch: pytest
     monkeypatch.setattr(Pipe, "isatty", lambda self: True)
     with pytest.raises(UsageError, match="terminal"):
         open_input(["-"])
+
+
+def test_rows_of_a_slow_pipe_are_answered_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    readable, writable = os.pipe()
+    with os.fdopen(readable, "rb", buffering=0) as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(stream)))  # type: ignore[arg-type]
+        os.write(writable, lines(2) + b'{"n": ')
+        rows = open_input(["-"]).rows(["n"], selection=Selection(), skip=lambda row_id: False)
+        assert [next(rows).values["n"], next(rows).values["n"]] == [0, 1]
+        os.write(writable, b"2}\n")
+        assert next(rows).values["n"] == 2
+        os.close(writable)
+        assert next(rows, None) is None
