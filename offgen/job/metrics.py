@@ -11,7 +11,8 @@ from pathlib import Path
 from offgen.config import DisplayConfig
 from offgen.errors import UsageError
 from offgen.job.files import check_place, write_atomically
-from offgen.stats.progress import Snapshot
+from offgen.stats.engine import EngineStats
+from offgen.stats.progress import Progress, Snapshot
 from offgen.stats.prometheus import CONTENT_TYPE, prometheus_text
 
 MIN_INTERVAL_S = 2.0  # collectors read every few seconds at most
@@ -37,7 +38,8 @@ class MetricsServer:
     """Answers GET /metrics on a thread of its own, on all interfaces. Port 0 takes a free one."""
 
     def __init__(self, port: int) -> None:
-        self._text = ""
+        now_s = time.monotonic()
+        self._text = prometheus_text(Progress(EngineStats(), now_s).snapshot(now_s))  # while the model loads
         server = self
 
         class Handler(BaseHTTPRequestHandler):
