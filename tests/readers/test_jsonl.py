@@ -173,7 +173,9 @@ def test_a_truncated_compressed_file_is_named(tmp_path: Path, read: Any, suffix:
 
 
 @pytest.mark.parametrize(
-    ("head", "says"), [(gzip.compress(b"{}"), "gzip"), (b"PAR1....", "Parquet"), ('{"a":1}'.encode("utf-16"), "UTF-16")]
+    ("head", "says"),
+    [(gzip.compress(b"{}", mtime=0), "gzip"), (b"PAR1....", "Parquet"), ('{"a":1}'.encode("utf-16"), "UTF-16")],
+    ids=["gzip", "Parquet", "UTF-16"],
 )
 def test_a_file_that_is_not_text_is_refused_with_a_reason(tmp_path: Path, head: bytes, says: str) -> None:
     path = tmp_path / "in.jsonl"
