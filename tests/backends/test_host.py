@@ -88,7 +88,7 @@ def test_no_quota_leaves_the_affinity(machine):
         {"device": "cpu", "dtype": "int3"},
         {"device": "cpu", "quantization": "fp8"},
         {"device": "cpu", "kv_cache_dtype": "fp8"},
-        {"device": "cpu", "attention_backend": "triton"},
+        {"device": "cpu", "attention_backend": "triton", "dtype": "bfloat16"},
     ],
 )
 def test_what_a_device_cannot_do_is_refused(options):
