@@ -64,8 +64,11 @@ test: $(ENVIRONMENT) ## the tests of a few minutes
 test-all: $(ENVIRONMENT) ## the long suites: crash, parity
 	$(PYTEST) -n $(NUM_WORKERS) -m 'slow and not gpu' tests
 
+# by file: a machine with a GPU may lack what the other tests import (hypothesis, datasets)
+GPU_TESTS := tests/kernels/test_on_gpu.py tests/kernels/test_matmul.py tests/backends/test_cuda_on_gpu.py tests/sampling/test_gpu.py
+
 test-gpu: $(ENVIRONMENT) ## the tests that need a GPU
-	$(PYTEST) -m gpu tests
+	$(PYTEST) -m gpu $(GPU_TESTS)
 
 bench: $(ENVIRONMENT) ## measure: on a GPU the ten-minute script, else the CPU workloads
 	$(PYTHON) -m benchmarks

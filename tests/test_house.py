@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +182,12 @@ def is_command(node: ast.FunctionDef) -> bool:
     """A Typer command's body may be short while its options fill pages, and a kernel's signature is a list."""
     body_lines = (node.end_lineno or 0) - node.body[0].lineno + 1
     return body_lines <= 60
+
+
+def test_make_test_gpu_names_every_file_with_a_gpu_test() -> None:
+    marker = "mark." + "gpu"
+    marked = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py") if marker in path.read_text()
+    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert marked == set(re.search(r"^GPU_TESTS := (.*)$", makefile, re.M)[1].split())  # type: ignore[index]
