@@ -151,7 +151,7 @@ class Engine:
     def _count(self, batch: Batch) -> None:
         stats, scheduler = self.stats, self._scheduler
         stats.steps += 1
-        stats.prefill_tokens += sum(chunk.length for chunk in batch.chunks)
+        stats.prefill_tokens += batch.num_prefill_tokens
         stats.num_preemptions = scheduler.num_preemptions
         stats.recomputed_tokens = scheduler.num_recomputed_tokens
         stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
@@ -220,7 +220,7 @@ class Engine:
 def _traced(launched: Launched) -> StepTrace:
     batch = launched.batch
     return StepTrace(
-        num_prefill_tokens=sum(chunk.length for chunk in batch.chunks),
+        num_prefill_tokens=batch.num_prefill_tokens,
         num_decode_rows=len(batch.decode_seats),
         num_kv_tokens=launched.num_kv_tokens,
         seconds=perf_counter() - launched.started_s,

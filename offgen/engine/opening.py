@@ -11,6 +11,7 @@ from offgen.engine.kv_cache import Sizing, plan_memory
 from offgen.engine.model_runner import ModelRunner
 from offgen.engine.options import EngineOptions
 from offgen.models import load_model
+from offgen.models.base import Model
 from offgen.scheduling.config import SchedulerConfig
 from offgen.scheduling.scheduler import Scheduler
 from offgen.stats.engine import EngineStats
@@ -72,16 +73,20 @@ def open_engine(
         sizing=sizing,
         eos_ids=eos_ids,
         stats=stats,
-        about={
-            "device": str(backend.device),
-            "backend": backend.name,
-            "dtype": str(backend.dtype).removeprefix("torch."),
-            "quantization": options.quantization,
-            "architecture": model.config.architecture,
-            "weight_bytes": model.weight_bytes,
-            "kv_bytes_per_token": sizing.kv_bytes // (sizing.num_blocks * sizing.block_size),
-        },
+        about=_about(model, backend, sizing, options),
     )
+
+
+def _about(model: Model, backend: Backend, sizing: Sizing, options: EngineOptions) -> dict[str, object]:
+    return {
+        "device": str(backend.device),
+        "backend": backend.name,
+        "dtype": str(backend.dtype).removeprefix("torch."),
+        "quantization": options.quantization,
+        "architecture": model.config.architecture,
+        "weight_bytes": model.weight_bytes,
+        "kv_bytes_per_token": sizing.kv_bytes // (sizing.num_blocks * sizing.block_size),
+    }
 
 
 def _scheduling(sizing: Sizing, options: EngineOptions, steps_ahead: int) -> SchedulerConfig:

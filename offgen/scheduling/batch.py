@@ -58,5 +58,9 @@ class Batch:
     decode_request_ids: Sequence[int]  # same order
 
     @property
+    def num_prefill_tokens(self) -> int:
+        return sum(chunk.length for chunk in self.chunks)
+
+    @property
     def num_tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks) + len(self.decode_seats)
+        return self.num_prefill_tokens + len(self.decode_seats)
