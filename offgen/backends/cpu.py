@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from offgen.backends import cpu_kv
 from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
 from offgen.backends.cpu_cache_ops import CacheOps, as_float32
-from offgen.backends.cpu_int8 import int8_linear
+from offgen.backends.cpu_int8 import Int8Linear
 from offgen.backends.cpu_linear import PackedLinear
 from offgen.backends.cpu_pool import Pool, float_bits
 from offgen.backends.cpu_rows import GELU, GELU_TANH, SILU, add_rms_norm_kernel, gated_kernel, rms_norm_kernel
@@ -56,7 +56,7 @@ class CpuBackend:
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         if self._is_quantized:
-            return int8_linear(self._pool, weight, bias)  # type: ignore[no-any-return]
+            return Int8Linear(self._pool, weight, bias)
         return PackedLinear(self._pool, weight.to(self.dtype), bias)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from offgen.backends.cpu_attention_pages import find_tiles, gather_scales, prefetch_tiles, repeat_tiles
 from offgen.backends.cpu_attention_tiles import (
     COLUMNS,
     SPAN,
@@ -32,11 +33,8 @@ from offgen.backends.cpu_simd import (
     fetch_add,
     float32_at,
     float_of,
-    int8_at,
     int32_at,
     int64_at,
-    prefetch,
-    uint16_at,
 )
 from offgen.backends.cpu_tiles import KEYS
 
@@ -54,7 +52,7 @@ def score_rows(kind, num_rows, q, tiles, scores, dim):  # type: ignore[no-untype
         elif HAS_MANY_REGISTERS and left >= 4:
             score_tile(4, kind, a, dim * 4, tiles, c, dim)
             row += 4
-        elif HAS_MANY_REGISTERS and left >= 3:
+        elif left >= 3:
             score_tile(3, kind, a, dim * 4, tiles, c, dim)
             row += 3
         elif left >= 2:
@@ -76,7 +74,7 @@ def value_rows(kind, vectors, num_rows, weights, tiles, skip, step, num_keys, ou
         elif HAS_MANY_REGISTERS and left >= 4:
             value_tile(4, kind, vectors, a, tiles, skip, step, num_keys, c, ldo)
             row += 4
-        elif HAS_MANY_REGISTERS and left >= 3:
+        elif left >= 3:
             value_tile(3, kind, vectors, a, tiles, skip, step, num_keys, c, ldo)
             row += 3
         elif left >= 2:
@@ -85,63 +83,6 @@ def value_rows(kind, vectors, num_rows, weights, tiles, skip, step, num_keys, ou
         else:
             value_tile(1, kind, vectors, a, tiles, skip, step, num_keys, c, ldo)
             row += 1
-
-
-@njit
-def copy_strided(source, target, count, step, size):  # type: ignore[no-untyped-def]
-    """target[i * step] = source[i], elements of 1, 2 or 4 bytes at addresses."""
-    if size == 4:
-        for i in range(count):
-            int32_at(target)[i * step] = int32_at(source)[i]
-    elif size == 2:
-        for i in range(count):
-            uint16_at(target)[i * step] = uint16_at(source)[i]
-    else:
-        for i in range(count):
-            int8_at(target)[i * step] = int8_at(source)[i]
-
-
-@njit
-def find_tiles(table, first, last, groups, g, block_size, dim, value_dim, size, keys, values, tiles, room):  # type: ignore[no-untyped-def]
-    """Addresses of the key and value tiles of keys [first, last), first on a tile's edge.
-
-    They are read in place; blocks that hold no whole tile are copied together at `room`.
-    """
-    is_whole = block_size % KEYS == 0
-    for t in range((last - first + KEYS - 1) // KEYS):
-        key = first + t * KEYS
-        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
-        tiles[t] = keys + at * dim * size if is_whole else room + t * KEYS * dim * size
-        tiles[SPAN_TILES + t] = (
-            values + at * value_dim * size if is_whole else room + (SPAN * dim + t * KEYS * value_dim) * size
-        )
-    if is_whole:
-        return
-    for key in range(first, last):
-        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
-        t, lane = (key - first) // KEYS, (key - first) % KEYS
-        copy_strided(keys + at * dim * size, tiles[t] + lane * size, dim, KEYS, size)
-        v = tiles[SPAN_TILES + t] + lane * value_dim * size
-        copy_strided(values + at * value_dim * size, v, value_dim, 1, size)
-
-
-@njit
-def prefetch_tiles(table, first, last, groups, g, block_size, row_bytes, base):  # type: ignore[no-untyped-def]
-    """Ask for tiles ahead of their use: scattered blocks are too short for the hardware to guess."""
-    if block_size % KEYS != 0:
-        return
-    for t in range((last - first + KEYS - 1) // KEYS):
-        key = first + t * KEYS
-        at = base + ((np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size) * row_bytes
-        for line in range(at, at + KEYS * row_bytes, 64):
-            prefetch(line)
-
-
-@njit
-def gather_scales(table, first, last, groups, g, block_size, scales, out):  # type: ignore[no-untyped-def]
-    for key in range(first, last):
-        at = (np.int64(table[key // block_size]) * groups + g) * block_size + key % block_size
-        out[key - first] = scales[at]
 
 
 @njit
@@ -186,14 +127,6 @@ def give_out(out, tokens, count, heads, per_group, g, dim, state, sums, width): 
             target = (np.int64(tokens[i]) * heads + g * per_group + h) * dim
             for d in range(dim):
                 out[target + d] = sums[row * width + d] * weight
-
-
-@njit
-def repeat_tiles(tiles, first, last):  # type: ignore[no-untyped-def]
-    """Point the tiles of a span that hold no key at one that does: their scores are hidden."""
-    for t in range(SPAN_TILES):
-        if t < first or t >= last:
-            tiles[t] = tiles[first]
 
 
 def scratch_bytes(most: int, dim: int, width: int) -> int:

@@ -17,7 +17,7 @@ from numba import carray, cfunc, types
 
 from offgen.backends.cpu_pool import Pool
 from offgen.backends.cpu_simd import BFLOAT16, FLOAT16, FLOAT32, ITEMSIZE, fetch_add, float32_at
-from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, linear_tile
+from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, linear_rows, lines_ahead, tile_height
 
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 ROW_BLOCK_BYTES = 512 * 1024  # half of a common second-level cache; the rest is for the panel
@@ -26,7 +26,7 @@ ROW_BLOCK_BYTES = 512 * 1024  # half of a common second-level cache; the rest is
 @cache
 def linear_kernel(kind: int) -> Any:
     """out = bias + x W^T. Arguments: M, N, K, x, packed, bias (padded), out, rows of a block."""
-    item = ITEMSIZE[kind]
+    item, most_ahead = ITEMSIZE[kind], 64 * lines_ahead(kind)
 
     @cfunc(types.void(types.CPointer(types.int64)), cache=True)
     def kernel(memory):  # type: ignore[no-untyped-def]
@@ -43,35 +43,20 @@ def linear_kernel(kind: int) -> Any:
             panel, row = taken % panels, taken // panels * block
             size = k * TILE_COLUMNS * item
             b = packed + panel * size
-            ahead, wanted = packed + following % panels * size, size if following < items else 0
+            ahead, until = packed + following % panels * size, size if following < items else 0
             start = bias + panel * TILE_COLUMNS * 4
             width = min(TILE_COLUMNS, num_columns - panel * TILE_COLUMNS)
             last = min(num_rows, row + block)
-            count = last - row
+            tiles = (last - row + TILE_ROWS - 1) // TILE_ROWS
+            step = min(most_ahead, (TILE_COLUMNS * item + tiles - 1) // tiles)  # the next panel, spread over the tiles
+            is_whole = width == TILE_COLUMNS
             while row < last:
                 a = x + row * k * 4
                 whole = out + (row * num_columns + panel * TILE_COLUMNS) * 4
-                is_whole = width == TILE_COLUMNS
                 c, ldc = (whole, num_columns * 4) if is_whole else (edge, TILE_COLUMNS * 4)
-                done = 1
-                if last - row >= TILE_ROWS:
-                    done = TILE_ROWS
-                    if wanted <= 0 or count <= TILE_ROWS:
-                        linear_tile(TILE_ROWS, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
-                    elif count <= 2 * TILE_ROWS:
-                        linear_tile(TILE_ROWS, kind, 2, ahead, a, k * 4, b, start, 0, c, ldc, k)
-                        ahead, wanted = ahead + k * 128, wanted - k * 128
-                    else:
-                        linear_tile(TILE_ROWS, kind, 1, ahead, a, k * 4, b, start, 0, c, ldc, k)
-                        ahead, wanted = ahead + k * 64, wanted - k * 64
-                elif last - row >= 4:
-                    done = 4
-                    linear_tile(4, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
-                elif last - row >= 2:
-                    done = 2
-                    linear_tile(2, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
-                else:
-                    linear_tile(1, kind, 0, 0, a, k * 4, b, start, 0, c, ldc, k)
+                done = tile_height(last - row)
+                linear_rows(done, kind, ahead if until > 0 else b, step, a, k * 4, b, start, c, ldc, k)
+                ahead, until = ahead + k * step, until - k * step
                 if not is_whole:
                     target = float32_at(whole)
                     for m in range(done):

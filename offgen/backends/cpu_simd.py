@@ -157,7 +157,8 @@ def _at(pointee: Any) -> Any:
 
 # an address as something to index
 float32_at, int32_at, int64_at = _at(types.float32), _at(types.int32), _at(types.int64)
-uint16_at, int8_at, uint8_at = _at(types.uint16), _at(types.int8), _at(types.uint8)
+int16_at, uint16_at = _at(types.int16), _at(types.uint16)
+int8_at, uint8_at = _at(types.int8), _at(types.uint8)
 
 
 @intrinsic

@@ -13,6 +13,7 @@ from offgen.scheduling.config import SchedulerConfig
 from offgen.scheduling.flight import Flight
 from offgen.scheduling.length_forecast import LengthForecast
 from offgen.scheduling.memory_plan import MemoryPlan
+from offgen.scheduling.pace import Pace
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.running import RunningRows
 from offgen.scheduling.waiting import WaitingQueue
@@ -45,6 +46,7 @@ class Scheduler:
         self._running = RunningRows(
             config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, flights=self._flights, now=now
         )
+        self._pace = Pace()
         self._watchdog = Watchdog(config.max_length)
         self.num_sampled_tokens = 0  # those that became some row's output
         self._unfinished: dict[int, Request] = {}  # admitted once or more; by request id
@@ -110,8 +112,7 @@ class Scheduler:
 
         request_id is unique among unfinished requests.
         """
-        reason = refusal(request, self.config)
-        if reason is not None:
+        if (reason := refusal(request, self.config)) is not None:
             return reason
         try:
             self._blocks.name_blocks(request, request.num_prompt_tokens)
@@ -221,13 +222,7 @@ class Scheduler:
 
     # planning
 
-    def _add_prompts(
-        self,
-        budget: int,
-        entered: list[Entry],
-        chunks: list[Chunk],
-        sampling: list[Request],
-    ) -> None:
+    def _add_prompts(self, budget: int, entered: list[Entry], chunks: list[Chunk], sampling: list[Request]) -> None:
         """Prompts under way go on; then waiting rows start, while budget, seats and blocks last."""
 
         def add_chunk(request: Request) -> int:
@@ -245,7 +240,8 @@ class Scheduler:
         if not self._running.mode.is_open(self._waiting, len(self._running), now=self._now(), may_grow=may_grow):
             return
         size = self.config.block_size
-        while self._running.seats.has_free:
+        pace = self._pace.most_rows(self._running, self._waiting, step=self._step, more_is_coming=self.more_is_coming)
+        while self._running.seats.has_free and len(self._running) < pace:
             candidate = self._waiting.peek()
             if candidate is None:
                 break

@@ -55,19 +55,19 @@ def test_inputs_of_other_dtypes_and_strides(cpu):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_int8_is_the_reference_bit_for_bit(backend_of, shape):
-    from offgen.backends.cpu_int8 import Int8TorchLinear
+    from offgen.backends.cpu_int8 import PAIRS, Int8Linear
     from offgen.backends.cpu_pool import Pool
 
     weight, bias = torch.randn(shape), torch.randn(shape[0])
     linear = backend_of("cpu", quantization="int8").linear(weight, bias)
-    by_torch = Int8TorchLinear(Pool(1), weight, bias)
+    in_pairs = Int8Linear(Pool(1), weight, bias, group=PAIRS)  # what processors without VNNI run
     values, scales = reference.quantize_rows(weight)
     for rows in ROWS:
         x = torch.randn(rows, shape[1])
         x[0] = 0.0
         expected = reference.int8_linear(x, values, scales, bias)
         assert torch.equal(linear(x), expected)
-        assert torch.equal(by_torch(x), expected)
+        assert torch.equal(in_pairs(x), expected)
 
 
 def test_int8_error_stays_within_its_bound(backend_of):
