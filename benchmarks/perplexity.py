@@ -24,7 +24,7 @@ from offgen.text import load_tokenizer
 
 MODULES = ["statistics", "decimal", "difflib", "doctest", "argparse", "pickletools", "random", "optparse", "heapq"]
 WINDOW = 512
-SETTINGS = [("none", "auto"), ("none", "bf16"), ("none", "int8"), ("int8", "auto"), ("int8", "bf16"), ("int8", "int8")]
+SETTINGS = [("none", "auto"), ("none", "bf16"), ("none", "int8"), ("int8", "bf16"), ("int8", "int8")]
 
 
 def prose() -> str:

@@ -26,7 +26,7 @@ def open_backend(
     dtype              auto: float32 on a CPU, bfloat16 on a GPU; or a torch name
     threads            processors to use; None: all this process is granted (CPU only)
     quantization       none, int8, fp8
-    kv_cache_dtype     auto (the dtype), bf16, int8, fp8
+    kv_cache_dtype     auto (the dtype; int8 with int8 weights on a CPU), bf16, int8, fp8
     attention_backend  auto, cpu, triton, or torch: plain torch operations on any device, slow, the oracle of the tests
     batch_invariant    a row's bits never depend on its neighbours (always true on a CPU; None: not on a GPU)
 

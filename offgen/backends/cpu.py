@@ -50,7 +50,7 @@ class CpuBackend:
         self._pool = Pool(self.threads)
         self._cache_ops = CacheOps(self._pool)
         self._is_quantized = quantization == "int8"
-        self._kv_kind = KV_KINDS.get(kv_cache_dtype, STORED[dtype])
+        self._kv_kind = KV_KINDS.get(kv_cache_dtype, INT8 if self._is_quantized else STORED[dtype])
 
     # weights
 

@@ -11,7 +11,7 @@ from numba import carray, cfunc, njit
 
 from offgen.backends.cpu_attention_tiles import SPAN
 from offgen.backends.cpu_rows import KERNEL
-from offgen.backends.cpu_simd import float32_at, int32_at, int64_at
+from offgen.backends.cpu_simd import int32_at, int64_at
 
 ITEM_ROWS = 48  # query rows (queries x heads of a KV head) of an item: scores and sums stay in the first-level cache
 
@@ -90,9 +90,9 @@ def plan_kernel(memory):  # type: ignore[no-untyped-def]
     """Arguments: R, num_decodes, starts, seq_lens, tables, table stride, block size, heads per KV head, may share, T,
 
     query tokens [T], their rows [T] and positions [T], items [T, 3] (first query, count, shared keys), order [T],
-    number of items [1], out, floats of a token in out. Clears the output of padding tokens.
+    number of items [1].
     """
-    args = carray(memory, 20)
+    args = carray(memory, 18)
     num_rows, num_decodes, starts, seq_lens = args[2], args[3], int32_at(args[4]), int32_at(args[5])
     tables, stride, block_size = int32_at(args[6]), args[7], args[8]
     tokens, rows, positions, items = int32_at(args[12]), int32_at(args[13]), int32_at(args[14]), int64_at(args[15])
@@ -124,6 +124,3 @@ def plan_kernel(memory):  # type: ignore[no-untyped-def]
         order[i] = i
     sort_by(costs, order, count)
     int64_at(args[17])[0] = count
-    out = float32_at(args[18])
-    for i in range(starts[num_rows] * args[19], args[11] * args[19]):
-        out[i] = 0.0

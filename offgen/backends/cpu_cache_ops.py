@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from offgen.backends import cpu_kv
@@ -14,12 +16,32 @@ SMALL = 16384  # values that one thread finishes before another would have woken
 
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.float32).contiguous()
+    return x if x.dtype is torch.float32 and x.is_contiguous() else x.to(torch.float32).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The work items of a step's attention, where the kernel reads them."""
+
+    memory: tuple[torch.Tensor, torch.Tensor]
+    query_at: tuple[int, ...]  # addresses of token, row, position
+    item_at: tuple[int, ...]  # of their number, order, (first, count, shared keys)
+    num_queries: int  # the rest of the tokens is padding
+
+    @classmethod
+    def empty(cls, num_tokens: int, num_queries: int) -> Plan:
+        queries = torch.empty(3, num_tokens, dtype=torch.int32)
+        items = torch.empty(4 * num_tokens + 1, dtype=torch.int64)
+        query_at = tuple(queries.data_ptr() + 4 * num_tokens * i for i in range(3))
+        item_at = tuple(items.data_ptr() + 8 * i for i in (0, 1, 1 + num_tokens))
+        return cls((queries, items), query_at, item_at, num_queries)
 
 
 class CacheOps:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._inputs: AttentionInputs | None = None
+        self._plans: dict[tuple[int, bool], Plan] = {}  # of self._inputs, by heads per KV head and may-share
 
     def rope_and_write_kv(
         self,
@@ -89,20 +111,16 @@ class CacheOps:
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         wide, sinks = as_float32(q), None if sinks is None else as_float32(sinks)
-        out = torch.empty_like(wide)
-        num_tokens = wide.shape[0]
-        queries = torch.empty(3, num_tokens, dtype=torch.int32)  # token, row, position
-        items = torch.empty(4 * num_tokens + 1, dtype=torch.int64)  # number, order, (first, count, shared keys)
-        query_at = [queries.data_ptr() + 4 * num_tokens * i for i in range(3)]
-        item_at = [items.data_ptr() + 8 * i for i in (0, 1, 1 + num_tokens)]
-        self._plan(inputs, spec, kv_cache.block_size, num_tokens, query_at, item_at, out)
+        out, plan = torch.empty_like(wide), self._plan_of(inputs, spec, kv_cache.block_size, wide.shape[0])
+        if plan.num_queries < wide.shape[0]:
+            out[plan.num_queries :].zero_()  # padding tokens
         most = max(ITEM_ROWS, spec.num_heads // spec.num_kv_heads)
         width = cpu_kv.padded_dim(spec.head_dim)
         scratch = torch.empty(self._pool.threads, scratch_bytes(most, spec.head_dim, width), dtype=torch.uint8)
         self._pool.run(
             attention_kernel(kv_cache.kind).address,
-            *item_at,
-            *query_at,
+            *plan.item_at,
+            *plan.query_at,
             wide.data_ptr(),
             out.data_ptr(),
             spec.num_heads,
@@ -122,37 +140,35 @@ class CacheOps:
         )
         return out.to(q.dtype)
 
-    def _plan(
-        self,
-        inputs: AttentionInputs,
-        spec: AttentionSpec,
-        block_size: int,
-        num_tokens: int,
-        query_at: list[int],
-        item_at: list[int],
-        out: torch.Tensor,
-    ) -> None:
-        number, order, items = item_at
-        self._pool.run(
-            plan_kernel.address,
-            inputs.seq_lens.shape[0],
-            inputs.num_decodes,
-            _ints(inputs.cu_seqlens_q),
-            _ints(inputs.seq_lens),
-            _ints(inputs.block_tables),
-            inputs.block_tables.stride(0),
-            block_size,
-            spec.num_heads // spec.num_kv_heads,
-            int(spec.sliding_window is None),  # a window leaves little of a prefix to share
-            num_tokens,
-            *query_at,
-            items,
-            order,
-            number,
-            out.data_ptr(),
-            spec.num_heads * spec.head_dim,
-            is_small=True,
-        )
+    def _plan_of(self, inputs: AttentionInputs, spec: AttentionSpec, block_size: int, num_tokens: int) -> Plan:
+        """Made by the first layer of a step that needs it, and kept for the others."""
+        per_group, may_share = spec.num_heads // spec.num_kv_heads, spec.sliding_window is None
+        if self._inputs is not inputs:
+            self._inputs = inputs
+            self._plans.clear()
+        plan = self._plans.get((per_group, may_share))
+        if plan is None:
+            plan = self._plans[per_group, may_share] = Plan.empty(num_tokens, int(inputs.cu_seqlens_q[-1]))
+            number, order, items = plan.item_at
+            self._pool.run(
+                plan_kernel.address,
+                inputs.seq_lens.shape[0],
+                inputs.num_decodes,
+                _ints(inputs.cu_seqlens_q),
+                _ints(inputs.seq_lens),
+                _ints(inputs.block_tables),
+                inputs.block_tables.stride(0),
+                block_size,
+                per_group,
+                int(may_share),  # a window leaves little of a prefix to share
+                num_tokens,
+                *plan.query_at,
+                items,
+                order,
+                number,
+                is_small=True,
+            )
+        return plan
 
 
 def _ints(tensor: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 STEP_OVERHEAD_S = {"cpu": 1e-3, "cuda": 3e-4}  # scheduling, launches, reading ids back
-DEFAULT_MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
+DEFAULT_MAX_NUM_SEQS = {"cpu": 128, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def footprint_of(engine: EngineConfig, checkpoint: Checkpoint, shape: ModelConfi
     speed = measure_speed(device, dtype)
     num_weights = checkpoint.weight_bytes // ITEM_BYTES.get(checkpoint_dtype(checkpoint.folder), 2)
     weight_bytes = num_weights * (1 if engine.quantization == "int8" else ITEM_BYTES[dtype])
-    kv_item = ITEM_BYTES[dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype]
+    as_weights = "int8" if engine.quantization == "int8" and device == "cpu" else dtype
+    kv_item = ITEM_BYTES[as_weights if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype]
     kv_per_token = sum(2 * one.num_kv_heads * one.head_dim for one in shape.attention) * kv_item
     if engine.num_gpu_blocks_override is not None:
         pool = engine.num_gpu_blocks_override * engine.block_size * kv_per_token
