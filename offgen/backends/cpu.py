@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from offgen.backends import cpu_kv
 from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
-from offgen.backends.cpu_cache_ops import CacheOps, as_float32
+from offgen.backends.cpu_cache_ops import CacheOps, as_dtype, as_float32
 from offgen.backends.cpu_int8 import Int8Linear
 from offgen.backends.cpu_linear import PackedLinear
 from offgen.backends.cpu_pool import Pool, float_bits
@@ -78,7 +78,7 @@ class CpuBackend:
             out.data_ptr(),
             is_small=wide.numel() <= SMALL,
         )
-        return out.to(x.dtype)
+        return as_dtype(out, x.dtype)
 
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
@@ -97,7 +97,7 @@ class CpuBackend:
             out.data_ptr(),
             is_small=wide.numel() <= SMALL,
         )
-        return out.to(x.dtype), total.to(residual.dtype)
+        return as_dtype(out, x.dtype), as_dtype(total, residual.dtype)
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         return self._gated(x, SILU)
@@ -117,7 +117,7 @@ class CpuBackend:
             out.data_ptr(),
             is_small=wide.numel() <= SMALL,
         )
-        return out.to(x.dtype)
+        return as_dtype(out, x.dtype)
 
     # attention
 

@@ -19,6 +19,11 @@ def as_float32(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype is torch.float32 and x.is_contiguous() else x.to(torch.float32).contiguous()
 
 
+def as_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Hundreds of calls a step ask for what a tensor already is: torch takes its time to find out."""
+    return x if x.dtype is dtype else x.to(dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work items of a step's attention, where the kernel reads them."""
@@ -77,7 +82,7 @@ class CacheOps:
             kv_cache.block_size,
             is_small=wide.numel() <= SMALL,
         )
-        return out.to(qkv.dtype)
+        return as_dtype(out, qkv.dtype)
 
     def write_kv(self, k: torch.Tensor, v: torch.Tensor, kv_cache: cpu_kv.CpuKVCache, inputs: AttentionInputs) -> None:
         rows = as_float32(torch.stack((k, v), dim=1))
@@ -138,7 +143,7 @@ class CacheOps:
             scratch.data_ptr(),
             scratch.stride(0),
         )
-        return out.to(q.dtype)
+        return as_dtype(out, q.dtype)
 
     def _plan_of(self, inputs: AttentionInputs, spec: AttentionSpec, block_size: int, num_tokens: int) -> Plan:
         """Made by the first layer of a step that needs it, and kept for the others."""
