@@ -26,7 +26,8 @@ from offgen.errors import UsageError
 
 STORED = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 KV_KINDS = {"bf16": BFLOAT16, "int8": INT8}
-SMALL = 16384  # values of a row-wise op that one thread finishes before another would have woken up
+# values of a row-wise op that one thread finishes before another would have woken up
+SMALL_NORM, SMALL_ACTIVATION = 65536, 16384
 
 
 class CpuBackend:
@@ -76,7 +77,7 @@ class CpuBackend:
             weight.data_ptr(),
             float_bits(eps),
             out.data_ptr(),
-            is_small=wide.numel() <= SMALL,
+            is_small=wide.numel() <= SMALL_NORM,
         )
         return as_dtype(out, x.dtype)
 
@@ -95,7 +96,7 @@ class CpuBackend:
             weight.data_ptr(),
             float_bits(eps),
             out.data_ptr(),
-            is_small=wide.numel() <= SMALL,
+            is_small=wide.numel() <= SMALL_NORM,
         )
         return as_dtype(out, x.dtype), as_dtype(total, residual.dtype)
 
@@ -115,7 +116,7 @@ class CpuBackend:
             count,
             wide.data_ptr(),
             out.data_ptr(),
-            is_small=wide.numel() <= SMALL,
+            is_small=wide.numel() <= SMALL_ACTIVATION,
         )
         return as_dtype(out, x.dtype)
 
