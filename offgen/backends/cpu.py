@@ -6,7 +6,7 @@ stored. A row's bits never depend on its neighbours: every sum runs in an order 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -184,5 +184,5 @@ class CpuBackend:
     def download(self, tensor: torch.Tensor) -> Download:
         return Arrived(tensor)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         return forward

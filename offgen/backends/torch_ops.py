@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +169,7 @@ class TorchBackend:
     def download(self, tensor: torch.Tensor) -> Download:
         return Arrived(tensor)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         return forward
 
     def _allocate(self, num_blocks: int, block_size: int, spec: AttentionSpec) -> TorchKVCache:
