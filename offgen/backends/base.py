@@ -223,3 +223,8 @@ class Backend(Protocol):
     def steps_ahead(self) -> int:
         """How many steps may be launched before the last one's ids are read: 1 on a GPU, 0 on a CPU."""
         ...
+
+    @property
+    def step_shape(self) -> str:
+        """`mixed`: prompts are computed in the steps of decode rows; `measured`: or in their own, if that is faster."""
+        ...

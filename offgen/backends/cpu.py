@@ -34,6 +34,7 @@ class CpuBackend:
 
     name = "cpu"
     steps_ahead = 0
+    step_shape = "mixed"
     sample_op = None
     device = torch.device("cpu")
 

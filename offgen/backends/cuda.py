@@ -275,3 +275,7 @@ class CudaBackend:
     @property
     def steps_ahead(self) -> int:
         return 0 if self.device.type == "cpu" else 1
+
+    @property
+    def step_shape(self) -> str:
+        return "mixed" if self.device.type == "cpu" else "measured"

@@ -50,6 +50,7 @@ class TorchBackend:
 
     name = "torch"
     steps_ahead = 0
+    step_shape = "mixed"
     sample_op = None
 
     def __init__(self, device: torch.device, *, dtype: torch.dtype, quantization: str, kv_cache_dtype: str) -> None:

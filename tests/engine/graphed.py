@@ -64,8 +64,9 @@ class GraphedBackend:
     steps_ahead = 1
     sample_op = staticmethod(reference_sampling.sample)
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Any, step_shape: str = "mixed") -> None:
         self._backend = backend
+        self.step_shape = step_shape
         self.captures: dict[str, FakeCapture] = {}  # forward, whole
         self.graphs: dict[str, StepGraphs] = {}
 

@@ -35,11 +35,11 @@ def mixed_prompts(count: int, *, seed: int = 0) -> list[Any]:
 def run(folder):
     """run(prompts, …): ids by row, and the backend that made them."""
 
-    def build(prompts, **options):
+    def build(prompts, *, step_shape="mixed", **options):
         backends: list[GraphedBackend] = []
 
         def wrap(backend):
-            backends.append(GraphedBackend(backend))
+            backends.append(GraphedBackend(backend, step_shape))
             return backends[0]
 
         defaults = {"device": "cpu", "num_blocks": 256, "threads": 1, "attention_backend": "torch", "max_num_seqs": 5}
@@ -89,6 +89,23 @@ def test_a_row_is_recorded_whole_once_it_may_end(run):
     assert found == expected
     assert graphed.captures["forward"].num_replays > 0
     assert (graphed.captures["whole"].num_replays > 0) == (len(found[0, 0]) > 15)
+
+
+@pytest.mark.parametrize("step_shape", ["separate", "measured"])
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 9}, {"num_blocks": 14}], ids=str)
+def test_prompts_in_steps_of_their_own_change_no_id(run, step_shape, options):
+    rows = mixed_prompts(14)
+    expected, _, _ = run(rows, enforce_eager=True)
+    found, graphed, engine = run(rows, step_shape=step_shape, **options)
+    assert found == expected
+    assert graphed.captures["whole"].num_replays > 20
+    assert engine.stats.prefill_tokens >= sum(len(row.token_ids) for row in rows)
+
+
+def test_an_engine_says_how_it_computes_prompts(engine_of):
+    assert engine_of().describe()["step_shape"] == "mixed"  # a CPU has nothing to choose
+    assert engine_of(step_shape="separate").describe()["step_shape"] == "separate"
+    assert engine_of(step_shape="measured").describe()["step_shape"] == "undecided"
 
 
 def test_a_job_after_a_job_begins_anew(run):
