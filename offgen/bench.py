@@ -72,6 +72,8 @@ def _measure(
     """One run on an engine of its own: a pool that another run has filled is no fair start."""
     started_s = time.monotonic()
     timed: list[TimedBackend] = []
+    if profile:  # a recorded step has no parts
+        options = replace(options, enforce_eager=True)
     engine = open_engine(folder, options, wrap=_stopwatch(timed) if profile else None)
     for _ in engine.generate(_prompts([WARM_UP], vocab_size)):
         pass  # compiles what is compiled on first use

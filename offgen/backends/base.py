@@ -6,7 +6,7 @@ A backend is built once with its device, dtype and threads, and holds no state o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,8 +206,12 @@ class Backend(Protocol):
         """Start a copy to the host, to be read later; reading waits for nothing that was launched after."""
         ...
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A faster form of `forward` (a CUDA graph); on CPU, `forward` itself."""
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
+        """A faster form of `forward` (a CUDA graph); on CPU, `forward` itself.
+
+        forward  (token_ids [T], kv_caches, inputs, **per_row) -> tensors of T rows
+        pads     per_row tensors [T, …] by name, and the value that makes a row of padding harmless
+        """
         ...
 
     @property
@@ -218,4 +222,9 @@ class Backend(Protocol):
     @property
     def steps_ahead(self) -> int:
         """How many steps may be launched before the last one's ids are read: 1 on a GPU, 0 on a CPU."""
+        ...
+
+    @property
+    def step_shape(self) -> str:
+        """`mixed`: prompts are computed in the steps of decode rows; `measured`: or in their own, if that is faster."""
         ...

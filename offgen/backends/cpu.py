@@ -6,7 +6,7 @@ stored. A row's bits never depend on its neighbours: every sum runs in an order 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class CpuBackend:
 
     name = "cpu"
     steps_ahead = 0
+    step_shape = "mixed"
     sample_op = None
     device = torch.device("cpu")
 
@@ -185,5 +186,5 @@ class CpuBackend:
     def download(self, tensor: torch.Tensor) -> Download:
         return Arrived(tensor)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         return forward

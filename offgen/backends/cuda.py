@@ -5,7 +5,7 @@ On CPU tensors it runs under Triton's interpreter, for tests only: see interpret
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ class CudaBackend:
         self.device, self.dtype = device, dtype
         self._quantization, self._is_batch_invariant = quantization, batch_invariant
         self._planned: tuple[AttentionInputs, WorkPlan] | None = None
+        self._capture: CudaCapture | None = None
         self._kv_dtype = {"auto": dtype, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}[kv_cache_dtype]
 
     # weights
@@ -259,10 +260,12 @@ class CudaBackend:
         done.record()
         return CudaDownload(host, done)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         if self.device.type == "cpu":
             return forward
-        return StepGraphs(forward, CudaCapture(), device=self.device, split_tokens=SPLIT)
+        if self._capture is None:
+            self._capture = CudaCapture()
+        return StepGraphs(forward, self._capture, device=self.device, split_tokens=SPLIT, pads=pads)
 
     @property
     def sample_op(self) -> SampleOp | None:
@@ -272,3 +275,7 @@ class CudaBackend:
     @property
     def steps_ahead(self) -> int:
         return 0 if self.device.type == "cpu" else 1
+
+    @property
+    def step_shape(self) -> str:
+        return "mixed" if self.device.type == "cpu" else "measured"

@@ -4,7 +4,9 @@ A step of decode rows only is padded to the next size that has a graph, its inpu
 them, and the graph is launched: one call instead of some hundreds. Any other step runs as it is. A size is recorded
 when it comes up for the second time (the first compiles and warms what it needs), so that a small job does not wait.
 
-Inputs and outputs live in slots that take turns, so that what a step returned stays valid while the next one runs.
+Inputs lie in slots that take turns. Graphs share their memory, so what a step returned is read or copied, in stream
+order, before the next step is launched.
+
 Knows padding and slots; knows no model, and CUDA only through the `Capture` it is handed.
 """
 
@@ -52,6 +54,7 @@ class StaticInputs:
     seq_lens: torch.Tensor
     block_tables: dict[int, torch.Tensor] = field(default_factory=dict)  # by bucket of splits
     extra: dict[str, torch.Tensor] = field(default_factory=dict)
+    copied: dict[str, torch.Tensor] = field(default_factory=dict)  # what each of `extra` holds
 
 
 def padded_rows(num_rows: int) -> int:
@@ -80,7 +83,8 @@ class StepGraphs:
 
     forward   (token_ids [T], kv_caches, inputs, **per_row) -> a tensor, or a tuple or dict of tensors, of T rows
     capture   records a run
-    pads      per_row tensors [T, …] by name, and the value their padded rows get
+    pads      per_row tensors [T, …] by name, and the value their padded rows get. Nobody writes into one that was
+              handed in: the same tensor is not copied again
     """
 
     def __init__(
@@ -167,7 +171,9 @@ class StepGraphs:
             if name not in slot.extra:
                 slot.extra[name] = given.new_empty(self._max_rows, *given.shape[1:])
             extra[name] = slot.extra[name][:rows]
-            _copy_padded(extra[name], given, self._pads[name])
+            if slot.copied.get(name) is not given:
+                _copy_padded(extra[name], given, self._pads[name])
+                slot.copied[name] = given
         return replace(
             inputs,
             slots=slot.slots[:rows],

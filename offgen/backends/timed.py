@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -76,7 +76,7 @@ class TimedBackend:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         return TimedLinear(self._backend.linear(weight, bias), self.watch)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         return forward  # a graph's inside cannot be timed op by op
 
     def __getattr__(self, name: str) -> Any:

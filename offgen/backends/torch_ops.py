@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class TorchBackend:
 
     name = "torch"
     steps_ahead = 0
+    step_shape = "mixed"
     sample_op = None
 
     def __init__(self, device: torch.device, *, dtype: torch.dtype, quantization: str, kv_cache_dtype: str) -> None:
@@ -169,7 +170,7 @@ class TorchBackend:
     def download(self, tensor: torch.Tensor) -> Download:
         return Arrived(tensor)
 
-    def capture(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
         return forward
 
     def _allocate(self, num_blocks: int, block_size: int, spec: AttentionSpec) -> TorchKVCache:

@@ -9,6 +9,7 @@ from offgen.backends.base import Backend
 from offgen.engine.intake import PromptSource, as_source
 from offgen.engine.kv_cache import Sizing
 from offgen.engine.model_runner import Launched, ModelRunner, StepResult
+from offgen.engine.step_clock import StepClock
 from offgen.engine.tracked import Tracked, failed_samples
 from offgen.records import Completion, Prompt, RowError
 from offgen.scheduling.batch import Batch
@@ -44,6 +45,7 @@ class Engine:
         self._eos_ids = eos_ids
         self._about = about
         self._tracked: dict[int, Tracked] = {}
+        self._clock = StepClock()
         self._next_id = 0
         self._is_stopped = False
 
@@ -56,7 +58,7 @@ class Engine:
         """Device, dtype, sizes, and why they were chosen; JSON-able."""
         sizing = self.sizing
         sizes = {name: getattr(sizing, name) for name in sizing.__slots__ if name != "why"}
-        return {**self._about, **sizes, "why": dict(sizing.why)}
+        return {**self._about, **sizes, "step_shape": self._scheduler.step_shape, "why": dict(sizing.why)}
 
     def stop(self) -> None:
         """Make `generate` return after the step under way; rows in flight are dropped."""
@@ -69,6 +71,7 @@ class Engine:
         """
         source = as_source(prompts)
         self._is_stopped = False
+        self._clock = StepClock()
         launched: Launched | None = None
         is_idle = True
         try:
@@ -163,6 +166,9 @@ class Engine:
         """Read a step's ids, tell the scheduler, and hand out the rows that are done."""
         started = perf_counter()
         result = launched.result()
+        seconds = self._clock.ended(launched.started_s, was_awaited=launched.sampled is not None)
+        if seconds is not None:
+            self._scheduler.took(launched.batch, seconds)
         waited = self._lap("sampling", started)
         # a row that has ended may still be computed: static batches, steps launched ahead
         self.stats.sampled_tokens += sum(map(self._tracked.__contains__, result.request_ids))

@@ -45,6 +45,7 @@ class Seats:
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int32)
         self.seq_lens = np.zeros(max_num_seqs, dtype=np.int32)  # tokens whose KV is, or is being, written
         self.last_token_ids = torch.zeros(max_num_seqs, dtype=torch.int64, device=backend.device)
+        self._uploaded: tuple[Sequence[int], torch.Tensor] | None = None
 
     def apply(self, batch: Batch) -> None:
         """Take over who left, who entered, and who got further blocks."""
@@ -97,26 +98,27 @@ class Seats:
         )
         sampling = [(int(ends[i]) - 1, c.seat, c.request_id) for i, c in enumerate(batch.chunks) if c.samples]
         return StepInputs(
-            token_ids=self._token_ids(batch, seats[num_chunks:], known_ids),
+            token_ids=self._token_ids(batch, known_ids),
             attention=attention,
             sample_indices=self._sample_indices([place for place, _, _ in sampling], int(ends[-1]), num_decodes)
             if num_chunks
             else None,
-            sample_seats=[*(seat for _, seat, _ in sampling), *batch.decode_seats],
+            sample_seats=[*(seat for _, seat, _ in sampling), *batch.decode_seats] if sampling else batch.decode_seats,
             sample_request_ids=[*(request_id for _, _, request_id in sampling), *batch.decode_request_ids],
         )
 
     def advance(self, seats: Sequence[int], token_ids: torch.Tensor) -> None:
         """Keep the sampled ids [S] as the next inputs of their seats, on the device."""
-        self.last_token_ids[self._upload(np.asarray(seats, dtype=np.int64))] = token_ids
+        self.last_token_ids[self._on_device(seats)] = token_ids
 
-    def _token_ids(
-        self,
-        batch: Batch,
-        decode_seats: np.ndarray[tuple[int], np.dtype[np.int64]],
-        known_ids: Mapping[int, Sequence[Ids]],
-    ) -> torch.Tensor:
-        decoded = self.last_token_ids[self._upload(decode_seats)]
+    def _on_device(self, seats: Sequence[int]) -> torch.Tensor:
+        """Uploaded once while the same list comes: batches share theirs as long as no row comes or goes."""
+        if self._uploaded is None or self._uploaded[0] is not seats:
+            self._uploaded = seats, self._upload(np.asarray(seats, dtype=np.int64))
+        return self._uploaded[1]
+
+    def _token_ids(self, batch: Batch, known_ids: Mapping[int, Sequence[Ids]]) -> torch.Tensor:
+        decoded = self.last_token_ids[self._on_device(batch.decode_seats)]
         if not batch.chunks:
             return decoded
         known = [_slice(known_ids[c.request_id], c.start, c.length) for c in batch.chunks]

@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 
 from offgen.backends.base import Backend, Download, KVCache
+from offgen.engine.decode_step import DecodeStep
 from offgen.engine.inputs import Seats, StepInputs
 from offgen.engine.tracked import Tracked
 from offgen.models.base import Model
@@ -74,13 +75,16 @@ class ModelRunner:
         self._model = model
         self._kv_caches = kv_caches
         self._seats = Seats(max_num_seqs, -(-max_model_len // block_size), block_size, backend)
-        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, backend.device, op=backend.sample_op)
+        self._sampler = Sampler(
+            max_num_seqs, model.config.vocab_size, backend.device, op=backend.sample_op, upload=backend.upload
+        )
         self._download = backend.download
         self._eos_ids = eos_ids
         self._stats = stats
         # transformers' own code looks at values as it goes, so no graph can hold it
         can_capture = not enforce_eager and model.config.implementation == "native"
         self._forward = backend.capture(model.forward) if can_capture else model.forward
+        self._decode_step = DecodeStep(model, backend, self._sampler, can_capture=can_capture)
 
     @torch.inference_mode()
     def launch(self, batch: Batch, tracked: Mapping[int, Tracked]) -> Launched:
@@ -89,16 +93,14 @@ class ModelRunner:
         self._seat(batch, tracked)
         inputs = self._seats.inputs(batch, {c.request_id: _known_ids(tracked[c.request_id]) for c in batch.chunks})
         moved = self._lap("inputs", started)
-        hidden = self._forward(inputs.token_ids, self._kv_caches, inputs.attention)
-        moved = self._lap("forward", moved)
-        self._read_prompts(batch, tracked, hidden)
-        if not inputs.sample_seats:
+        sampled = self._decode_step.run(inputs, self._kv_caches)
+        if sampled is None:
+            sampled = self._run(batch, tracked, inputs)
+        else:
+            self._lap("forward", moved)
+        if sampled is None:
             return Launched(batch, started, inputs.attention.total_seq_len or 0, (), None)
-        logits = self._logits(hidden, inputs)
-        moved = self._lap("logits", moved)
-        sampled = self._sampler.sample(logits, inputs.sample_seats)
         self._seats.advance(inputs.sample_seats, sampled.token_ids)
-        self._lap("sampling", moved)
         return Launched(
             batch,
             started,
@@ -124,6 +126,20 @@ class ModelRunner:
                 output_ids=row.request.output_ids,
                 eos_ids=self._eos_ids,
             )
+
+    def _run(self, batch: Batch, tracked: Mapping[int, Tracked], inputs: StepInputs) -> Sampled | None:
+        """Forward, logits and sampling one by one, for any step; None if no row samples."""
+        moved = perf_counter()
+        hidden = self._forward(inputs.token_ids, self._kv_caches, inputs.attention)
+        moved = self._lap("forward", moved)
+        self._read_prompts(batch, tracked, hidden)
+        if not inputs.sample_seats:
+            return None
+        logits = self._logits(hidden, inputs)
+        moved = self._lap("logits", moved)
+        sampled = self._sampler.sample(logits, inputs.sample_seats)
+        self._lap("sampling", moved)
+        return sampled
 
     def _logits(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
         chosen = hidden[-len(inputs.sample_seats) :] if inputs.sample_indices is None else hidden[inputs.sample_indices]

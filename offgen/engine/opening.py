@@ -68,7 +68,7 @@ def open_engine(
     )
     return Engine(
         runner=runner,
-        scheduler=Scheduler(_scheduling(sizing, options, backend.steps_ahead)),
+        scheduler=Scheduler(_scheduling(sizing, options, backend)),
         backend=backend,
         sizing=sizing,
         eos_ids=eos_ids,
@@ -89,7 +89,7 @@ def _about(model: Model, backend: Backend, sizing: Sizing, options: EngineOption
     }
 
 
-def _scheduling(sizing: Sizing, options: EngineOptions, steps_ahead: int) -> SchedulerConfig:
+def _scheduling(sizing: Sizing, options: EngineOptions, backend: Backend) -> SchedulerConfig:
     return SchedulerConfig(
         max_num_seqs=sizing.max_num_seqs,
         max_num_batched_tokens=sizing.max_num_batched_tokens,
@@ -100,5 +100,6 @@ def _scheduling(sizing: Sizing, options: EngineOptions, steps_ahead: int) -> Sch
         chunked_prefill=options.chunked_prefill,
         batching=options.batching,
         order_policy=options.order_policy,
-        steps_ahead=steps_ahead,
+        step_shape=backend.step_shape if options.step_shape == "auto" else options.step_shape,
+        steps_ahead=backend.steps_ahead,
     )

@@ -21,6 +21,7 @@ class EngineOptions:
     chunked_prefill: bool = True
     batching: str = "continuous"  # continuous, dynamic, static
     order_policy: str = "auto"  # auto, input, longest-first, prefix
+    step_shape: str = "auto"  # auto, mixed, separate, measured; for measurements: not on the command line
     quantization: str = "none"  # none, int8, fp8
     load_format: str = "auto"  # auto, safetensors, gguf, dummy
     model_impl: str = "auto"  # auto, native, transformers

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from offgen.sampling.chooser import Draws
 from offgen.sampling.masks import has_long_bad_words
 from offgen.sampling.op import OpInputs
@@ -58,7 +56,8 @@ class Plan:
 
     edited     rows of the batch whose logits are changed: copied into a table of their own, which the rules refer to
     drawn      rows of the batch that are sampled
-    draws      how: its rows are those of drawn
+    draws      how: its rows are those of drawn (made by the sampler, if torch's operations draw)
+    op_inputs  what a device's own op is told of all rows' next step (made by the sampler, if there is one)
     logprobs   rows of the batch that want log-probabilities
     num_steps  how often the plan may be used before a row reaches its min_tokens
     """
@@ -67,7 +66,6 @@ class Plan:
     states: list[SeatState]
     edited: list[int]
     drawn: list[int]
-    draws: Draws
     penalized: Rule
     biased: Rule
     worded: Rule
@@ -75,10 +73,11 @@ class Plan:
     logprobs: list[int]
     remembered: list[int]  # rows of the batch whose sampled id goes into the history
     num_steps: int
-    op_inputs: OpInputs | None = None  # made by the sampler, if it has an op
+    draws: Draws | None = None
+    op_inputs: OpInputs | None = None
 
 
-def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int, device: torch.device) -> Plan:
+def make_plan(seats: Sequence[int], states: Sequence[SeatState]) -> Plan:
     edited = [row for row, one in enumerate(states) if one.is_edited or one.num_held_back > 0]
     table = [(seats[row], states[row]) for row in edited]
     drawn = [row for row, one in enumerate(states) if not one.is_greedy]
@@ -88,12 +87,6 @@ def make_plan(seats: Sequence[int], states: Sequence[SeatState], vocab_size: int
         states=list(states),
         edited=edited,
         drawn=drawn,
-        draws=Draws.of(
-            [states[row].params for row in drawn],
-            [states[row].key for row in drawn],
-            vocab_size=vocab_size,
-            device=device,
-        ),
         penalized=_rule(table, [one.has_penalty for _, one in table]),
         biased=_rule(table, [bool(one.params.logit_bias) for _, one in table]),
         worded=_rule(table, [bool(one.params.bad_words_token_ids) for _, one in table]),

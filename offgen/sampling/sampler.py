@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -16,10 +17,10 @@ from offgen.backends.base import SampleOp
 from offgen.records import TokenLogprob
 from offgen.sampling import masks
 from offgen.sampling.blockwise import argmax, block_maxima, put_rows, take_rows
-from offgen.sampling.chooser import Chooser
+from offgen.sampling.chooser import Chooser, Draws
 from offgen.sampling.history import History
 from offgen.sampling.logprobs import RawLogprobs, raw_logprobs
-from offgen.sampling.op import OpInputs
+from offgen.sampling.op import OpInputs, Upload
 from offgen.sampling.params import SamplingParams
 from offgen.sampling.penalties import Penalties
 from offgen.sampling.plan import Plan, SeatState, make_plan
@@ -54,13 +55,23 @@ class Sampled:
 class Sampler:
     """Owns the sampling state of every seat. All rows of a call must sit on seats that entered.
 
-    op  the device's own op for all that comes after the edits of logits, if it has one
+    op      the device's own op for all that comes after the edits of logits, if it has one
+    upload  brings what the op is told to the device, without waiting for it
     """
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, *, op: SampleOp | None = None) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        op: SampleOp | None = None,
+        upload: Upload | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._op = op
+        self._upload = upload or partial(torch.as_tensor, device=device)
         self._states: list[SeatState | None] = [None] * max_num_seqs
         self._history = History(device)
         self._penalties = Penalties(vocab_size, self._history, device)
@@ -122,6 +133,23 @@ class Sampler:
         return Sampled(token_ids, non_finite, raw, plan.logprobs, wanted)
 
     @torch.inference_mode()
+    def plain_inputs(self, seats: Sequence[int]) -> OpInputs | None:
+        """What the op is told of these rows, if it alone makes their next tokens; `take` then counts them.
+
+        None if there is no op, if some row's logits are edited first, or if they are read for log-probabilities.
+        """
+        if self._op is None:
+            return None
+        plan = self._plan_for(seats)
+        return None if plan.edited or plan.logprobs else self._op_inputs(plan)
+
+    @torch.inference_mode()
+    def take(self, seats: Sequence[int], token_ids: torch.Tensor, non_finite: torch.Tensor) -> Sampled:
+        """Count what the op has made of `plain_inputs(seats)`."""
+        self._advance(self._plan_for(seats), token_ids)
+        return Sampled(token_ids, non_finite)
+
+    @torch.inference_mode()
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, k: int) -> list[TokenLogprob]:
         """logits [T, V] after each prompt token, next_ids [T] the prompt token that follows it."""
         return raw_logprobs(logits, next_ids, k).read([k] * logits.shape[0])
@@ -130,16 +158,23 @@ class Sampler:
         if self._plan is None or self._plan_steps >= self._plan.num_steps or self._plan.seats != tuple(seats):
             states = [state for state in (self._states[seat] for seat in seats) if state is not None]
             assert len(states) == len(seats), "a row without a seat"
-            self._plan, self._plan_steps = make_plan(seats, states, self._vocab_size, self._device), 0
+            self._plan, self._plan_steps = make_plan(seats, states), 0
         return self._plan
 
     def _choose_by_op(self, op: SampleOp, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        if plan.op_inputs is None:
-            params, keys = [state.params for state in plan.states], [state.key for state in plan.states]
-            plan.op_inputs = OpInputs.of(params, keys, logits.device)
         if plan.edited:
             logits = self._edited(logits, plan)[0]
-        return plan.op_inputs.run(op, logits, self._positions(plan, range(len(plan.seats))))
+        return self._op_inputs(plan).run(op, logits)
+
+    def _op_inputs(self, plan: Plan) -> OpInputs:
+        if plan.op_inputs is None:
+            plan.op_inputs = OpInputs.of(
+                [state.params for state in plan.states],
+                [state.key for state in plan.states],
+                [state.num_outputs for state in plan.states],
+                self._upload,
+            )
+        return plan.op_inputs
 
     def _choose(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         maxima = block_maxima(logits)
@@ -150,12 +185,24 @@ class Sampler:
             put_rows(maxima, plan.edited, block_maxima(table))
             non_finite |= maxima.amax(-1) == -torch.inf  # every column is banned
         if len(plan.drawn) == logits.shape[0]:
-            return self._chooser.choose(logits, maxima, plan.draws, self._positions(plan, plan.drawn)), non_finite
+            return self._chooser.choose(
+                logits, maxima, self._draws(plan), self._positions(plan, plan.drawn)
+            ), non_finite
         chosen = argmax(logits, maxima)
         if plan.drawn:
             part, tops = take_rows(logits, plan.drawn), take_rows(maxima, plan.drawn)
-            chosen[plan.drawn] = self._chooser.choose(part, tops, plan.draws, self._positions(plan, plan.drawn))
+            chosen[plan.drawn] = self._chooser.choose(part, tops, self._draws(plan), self._positions(plan, plan.drawn))
         return chosen, non_finite
+
+    def _draws(self, plan: Plan) -> Draws:
+        if plan.draws is None:
+            plan.draws = Draws.of(
+                [plan.states[row].params for row in plan.drawn],
+                [plan.states[row].key for row in plan.drawn],
+                vocab_size=self._vocab_size,
+                device=self._device,
+            )
+        return plan.draws
 
     def _edited(self, logits: torch.Tensor, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
         """All logits after penalties, bias and bad words, and the rows of plan.edited alone; the given ones stay."""
@@ -180,6 +227,8 @@ class Sampler:
         self._plan_steps += 1
         for state in plan.states:
             state.num_outputs += 1
+        if plan.op_inputs is not None:
+            plan.op_inputs = plan.op_inputs.advanced()
         if plan.remembered:
             seats = [plan.seats[row] for row in plan.remembered]
             ids = token_ids[torch.tensor(plan.remembered, device=token_ids.device)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BATCHINGS = ("continuous", "dynamic", "static")
+STEP_SHAPES = ("mixed", "separate", "measured")
 ORDER_POLICIES = ("auto", "input", "longest-first", "prefix")
 
 
@@ -17,6 +18,7 @@ class SchedulerConfig:
     num_blocks, block_size   the KV pool
     window, window_tokens    how far ahead the job is seen: waiting rows, and their prompt tokens in all
     steps_ahead              batches that may be planned before the ids of the last one are known: 0 or 1
+    step_shape               prompts in the steps of decode rows, in steps of their own, or as measured (step_shape.py)
     dynamic_wait_s           `dynamic` closes a batch when its oldest row has waited this long
     """
 
@@ -29,6 +31,7 @@ class SchedulerConfig:
     chunked_prefill: bool = True
     batching: str = "continuous"
     order_policy: str = "auto"
+    step_shape: str = "mixed"
     window: int = 16_384
     window_tokens: int = 8_388_608
     steps_ahead: int = 0
@@ -42,6 +45,8 @@ class SchedulerConfig:
             raise ValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {self.batching!r}")
         if self.order_policy not in ORDER_POLICIES:
             raise ValueError(f"order_policy must be one of {', '.join(ORDER_POLICIES)}, not {self.order_policy!r}")
+        if self.step_shape not in STEP_SHAPES:
+            raise ValueError(f"step_shape must be one of {', '.join(STEP_SHAPES)}, not {self.step_shape!r}")
         if self.steps_ahead not in (0, 1):
             raise ValueError(f"steps_ahead must be 0 or 1, not {self.steps_ahead}")
 

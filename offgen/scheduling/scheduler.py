@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from offgen.scheduling.admission import refusal
-from offgen.scheduling.batch import Batch, Chunk, Entry
+from offgen.scheduling.batch import Batch, BlockGrant
 from offgen.scheduling.block_manager import BlockManager
 from offgen.scheduling.config import SchedulerConfig
+from offgen.scheduling.decode_set import DecodeLists
 from offgen.scheduling.flight import Flight
 from offgen.scheduling.length_forecast import LengthForecast
 from offgen.scheduling.memory_plan import MemoryPlan
-from offgen.scheduling.pace import Pace
+from offgen.scheduling.prompts import Prompts, StepPrompts
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.running import RunningRows
+from offgen.scheduling.step_shape import StepShape
 from offgen.scheduling.waiting import WaitingQueue
 from offgen.scheduling.watchdog import Watchdog
 
@@ -26,8 +28,8 @@ class Scheduler:
     """One invariant: num_computed_tokens <= num_tokens for each request; a step computes some of the difference.
 
     The rows that decode come first and advance together; what is left of the token budget goes to prompts, in the order
-    their rows took seats. When blocks run out the newest row gives up its own (preemption by recompute), so the oldest
-    can always finish: no row may be longer than the pool.
+    their rows took seats. (Prompts may also have steps of their own: step_shape.py.) When blocks run out the newest row
+    gives up its own (preemption by recompute), so the oldest can always finish: no row may be longer than the pool.
 
     A chunk may rest on KV that an earlier chunk of the same batch writes: a runner writes a layer's KV for the whole
     batch before it attends.
@@ -46,7 +48,10 @@ class Scheduler:
         self._running = RunningRows(
             config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, flights=self._flights, now=now
         )
-        self._pace = Pace()
+        self._prompts = Prompts(
+            config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, running=self._running, now=now
+        )
+        self._shape = StepShape(config)
         self._watchdog = Watchdog(config.max_length)
         self.num_sampled_tokens = 0  # those that became some row's output
         self._unfinished: dict[int, Request] = {}  # admitted once or more; by request id
@@ -78,6 +83,16 @@ class Scheduler:
     @property
     def num_decoding(self) -> int:
         return len(self._running.decodes)
+
+    @property
+    def tick(self) -> int:
+        """Steps in which rows could decode, so far: each decode row made a token in each."""
+        return self._running.decodes.tick
+
+    @property
+    def step_shape(self) -> str:
+        """How prompts are computed: mixed, separate, or undecided while both are measured."""
+        return self._shape.name
 
     @property
     def num_live_blocks(self) -> int:
@@ -134,24 +149,27 @@ class Scheduler:
         assert len(self._flights) <= self.config.steps_ahead, "update() the batches planned before"
         running, keeps_seats = self._running, self._running.mode.keeps_seats
         running.release_ended()
-        grants = running.advance()
-        decodes = running.decodes.lists()
-        entered: list[Entry] = []
-        chunks: list[Chunk] = []
-        sampling: list[Request] = []
-        if running.prefilling or (running.seats.has_free and self._waiting):
-            budget = self.config.max_num_batched_tokens - len(decodes.seats)
-            self._add_prompts(budget, entered, chunks, sampling)
-        if not chunks and not decodes.seats:
+        prompts, grants, decodes = self._take_prompts_alone(), list[BlockGrant](), DecodeLists()
+        if not prompts.chunks:
+            grants, decodes = running.advance(), running.decodes.lists()
+            may_join = self._shape.is_mixed or keeps_seats or not decodes.seats
+            if may_join and self._has_prompts():
+                prompts = self._take_prompts(self.config.max_num_batched_tokens - len(decodes.seats))
+        if not prompts.chunks and not decodes.seats:
             is_awaited = self._flights or self.opens_at_s is not None or (keeps_seats and self.more_is_coming)
             if self.has_work and not is_awaited:
                 self._watchdog.stuck(self._state())
             return None
         self._step += 1
+        self._shape.planned(has_prompts=bool(prompts.chunks), has_decodes=bool(decodes.seats))
         left = running.seats.take_left()
-        batch = Batch(self._step, left, entered, grants, chunks, decodes.seats, decodes.request_ids)
-        self._flights.append(Flight(batch, sampling, decodes, running.launched(sampling)))
+        batch = Batch(self._step, left, prompts.entered, grants, prompts.chunks, decodes.seats, decodes.request_ids)
+        self._flights.append(Flight(batch, prompts.sampling, decodes, running.launched(prompts.sampling)))
         return batch
+
+    def took(self, batch: Batch, seconds: float) -> None:
+        """A batch took so long on its device: what the shape of later ones is chosen by. Need not be told."""
+        self._shape.took(batch.num_prefill_tokens, len(batch.decode_seats), seconds)
 
     def update(
         self, batch: Batch, token_ids: Sequence[int], endings: Mapping[int, Ending] = NO_ENDINGS
@@ -222,67 +240,33 @@ class Scheduler:
 
     # planning
 
-    def _add_prompts(self, budget: int, entered: list[Entry], chunks: list[Chunk], sampling: list[Request]) -> None:
-        """Prompts under way go on; then waiting rows start, while budget, seats and blocks last."""
+    def _has_prompts(self) -> bool:
+        return bool(self._running.prefilling or (self._running.seats.has_free and self._waiting))
 
-        def add_chunk(request: Request) -> int:
-            chunk = self._next_chunk(request, budget)
-            chunks.append(chunk)
-            if chunk.samples:
-                sampling.append(request)
-            return chunk.length
-
-        for request in self._running.prefilling:
-            if budget < 1:
-                return
-            budget -= add_chunk(request)
-        may_grow = self.more_is_coming and self.room > 0
-        if not self._running.mode.is_open(self._waiting, len(self._running), now=self._now(), may_grow=may_grow):
-            return
-        size = self.config.block_size
-        pace = self._pace.most_rows(self._running, self._waiting, step=self._step, more_is_coming=self.more_is_coming)
-        while self._running.seats.has_free and len(self._running) < pace:
-            candidate = self._waiting.peek()
-            if candidate is None:
-                break
-            if candidate.resumes_after > self._num_steps_known:
-                return  # its last token is still under way
-            cached = self._blocks.find_cached(candidate)
-            num_cached = len(cached) * size
-            if not self._fits_budget(candidate.num_tokens - num_cached, budget, chunks):
-                return
-            num_blocks = -(-self._running.mode.reserved_tokens(candidate) // size)
-            if not self._fits_memory(candidate, self._blocks.num_missing(cached, num_blocks)):
-                break
-            self._waiting.pop(candidate)
-            self._unfinished[candidate.request_id] = candidate
-            entered.append(self._running.enter(candidate, cached, num_blocks, num_cached))
-            budget -= add_chunk(candidate)
-        self._running.mode.seal()
-
-    def _fits_budget(self, length: int, budget: int, chunks: list[Chunk]) -> bool:
-        if self.config.chunked_prefill:
-            return budget > 0
-        return length <= budget or not chunks  # a prompt longer than the budget is the only one of its step
-
-    def _fits_memory(self, request: Request, num_missing: int) -> bool:
-        if num_missing > self._blocks.num_available:
-            return False
-        if self._running.mode.keeps_seats or not self._running:
-            return True
-        return self._plan.admits(
-            request, num_missing=num_missing, num_live=self._blocks.num_live, running=self._running, step=self._step
+    def _take_prompts(self, budget: int) -> StepPrompts:
+        taken = self._prompts.take(
+            budget,
+            step=self._step,
+            num_steps_known=self._num_steps_known,
+            more_is_coming=self.more_is_coming,
+            may_grow=self.more_is_coming and self.room > 0,
         )
+        for request in taken.started:
+            self._unfinished[request.request_id] = request
+        return taken
 
-    def _next_chunk(self, request: Request, budget: int) -> Chunk:
-        """As much of the request's known tokens as the budget allows."""
-        start, num_tokens = request.num_prefilled, request.num_tokens
-        length = num_tokens - start
-        if self.config.chunked_prefill:
-            length = min(length, budget)
-        request.num_prefilled = start + length
-        self._blocks.publish(request, start + length)
-        return Chunk(request.request_id, request.seat, start, length, start + length == num_tokens)
+    def _take_prompts_alone(self) -> StepPrompts:
+        """Those of a step for which the decode rows pause; none if it is not the time for one."""
+        running, waiting = self._running, self._waiting
+        if self._shape.is_mixed or running.mode.keeps_seats or not len(running.decodes) or not self._has_prompts():
+            return StepPrompts()
+        is_due = self._shape.pauses_decodes(
+            is_under_way=bool(running.prefilling),
+            num_free=running.seats.num_free,
+            num_waiting=len(waiting),
+            waiting_tokens=waiting.num_prompt_tokens,
+        )
+        return self._take_prompts(self.config.max_num_batched_tokens) if is_due else StepPrompts()
 
     def _state(self) -> dict[str, int]:
         return {

@@ -29,6 +29,10 @@ class Seats:
     def has_free(self) -> bool:
         return bool(self._free)
 
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
     def take(self, request: Request) -> None:
         request.seat = heappop(self._free)
         self._taken[request.seat] = request

@@ -104,7 +104,7 @@ class _Player:
         self._num_rows = 0
         self._lengths: dict[int, int] = {}
         self._requests: dict[int, Request] = {}
-        self._ends: dict[int, list[Request]] = {}  # by step: rows that make their last token in it, unless preempted
+        self._ends: dict[int, list[Request]] = {}  # by tick: rows that make their last token in it, unless preempted
         self._latencies: dict[str, list[float]] = {"ttft_s": [], "tpot_s": [], "e2e_s": []}
         self._tail_starts_at = WORK_BEFORE_TAIL * sum(row.num_output_tokens for row in rows)
         self._tail_started_s = 0.0
@@ -162,7 +162,7 @@ class _Player:
             num_chunk_tokens += chunk.start + chunk.length
             if chunk.samples:
                 sampling.append(self._requests[chunk.request_id])
-                self._expect_end(sampling[-1], batch.step)
+                self._expect_end(sampling[-1])
         num_decode = len(batch.decode_seats)
         num_kv = self._count_decode_tokens(batch) + num_chunk_tokens
         seconds = self._cost.seconds(num_prefill_tokens=num_prefill, num_decode_rows=num_decode, num_kv_tokens=num_kv)
@@ -174,9 +174,10 @@ class _Player:
         result.steps += 1
         result.prefill_tokens += num_prefill
         result.sampling_steps += bool(sampling or num_decode)
-        ends = self._ends.pop(batch.step, ())
+        ends = self._ends.pop(scheduler.tick, ())
         endings = {request.request_id: STOPPED for request in ends if self._is_last(request)}
         finished = scheduler.update(batch, [0] * (len(sampling) + num_decode), endings)
+        scheduler.took(batch, seconds)
         self._foresee_decodes(num_decode, sampling, finished)
         for request in finished:
             self._finish(request)
@@ -187,7 +188,7 @@ class _Player:
         scheduler, result = self._scheduler, self._result
         num_steps = scheduler.num_quiet_steps()
         if self._ends:
-            num_steps = min(num_steps, min(self._ends) - result.steps - 1)
+            num_steps = min(num_steps, min(self._ends) - scheduler.tick - 1)
         rows = scheduler.num_decoding
         if num_steps < 2 or rows != self._num_decode_rows or (self._coming and scheduler.room):
             return
@@ -205,11 +206,11 @@ class _Player:
         self._num_decode_tokens += rows * num_steps
         self._note_tail()
 
-    def _expect_end(self, request: Request, step: int) -> None:
-        """It makes a token in this step and in each one after it, unless it is preempted and comes here again."""
+    def _expect_end(self, request: Request) -> None:
+        """It makes a token now and in each later tick, unless it is preempted and comes here again."""
         num_left = self._lengths[request.request_id] - len(request.output_ids) - 1
         if self._lengths[request.request_id] < request.max_length - request.num_prompt_tokens:
-            self._ends.setdefault(step + num_left, []).append(request)
+            self._ends.setdefault(self._scheduler.tick + num_left, []).append(request)
 
     def _is_last(self, request: Request) -> bool:
         is_running = request.state in (RequestState.DECODING, RequestState.LAST_STEP)

@@ -71,6 +71,19 @@ def test_invariant_tokens_are_the_same_in_every_batch(folder, params):
     assert generate(folder, rows, num_blocks=24, prefix_caching=False, **options) == alone  # preempts
 
 
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9}], ids=["greedy", "sampled"])
+def test_steps_recorded_from_embedding_to_ids_give_the_eager_ids(folder, params):
+    from offgen.engine import EngineOptions, open_engine
+
+    rows = prompts(13, max_tokens=60, **params)
+    options = {"device": "cuda", "num_blocks": 1024, "dtype": "bfloat16", "batch_invariant": True}
+    engine = open_engine(folder, EngineOptions(**options))
+    found = {c.row.row_id: list(c.token_ids) for c in engine.generate(rows)}
+    whole = engine._runner._decode_step._whole
+    assert whole.refusal is None and whole.num_graphs > 0
+    assert found == generate(folder, rows, enforce_eager=True, **options)
+
+
 def test_graphs_replay_what_eager_launches(folder):
     from offgen.backends.base import AttentionInputs
     from offgen.backends.cuda import CudaBackend

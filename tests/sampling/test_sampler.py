@@ -270,6 +270,43 @@ def test_a_devices_own_op_gets_edited_logits_and_each_rows_parameters(make: Call
         assert len(by_op.logprobs) == 40
 
 
+def test_rows_that_the_op_can_do_alone_have_inputs_that_follow_their_tokens(make: Callable[..., Any]) -> None:
+    logits = logits_of(3)
+    here, apart = Sampler(4, VOCAB, CPU, op=reference_op), Sampler(4, VOCAB, CPU, op=reference_op)
+    for sampler in (here, apart):
+        for seat, temperature in enumerate([0.0, 0.9, 1.3]):
+            make(temperature=temperature, row_id=seat, output_ids=[1] * seat).enter(sampler, seat)
+    for step in range(3):
+        told = here.plain_inputs([0, 1, 2])
+        assert told is not None
+        assert told.positions.tolist() == [step, step + 1, step + 2]
+        taken = here.take([0, 1, 2], *told.run(reference_op, logits))
+        assert taken.token_ids.tolist() == apart.sample(logits, [0, 1, 2]).token_ids.tolist()
+        assert taken.logprobs is None
+
+
+def test_rows_with_edits_or_log_probabilities_are_not_the_ops_alone(make: Callable[..., Any]) -> None:
+    sampler = Sampler(6, VOCAB, CPU, op=reference_op)
+    edits = [
+        {"repetition_penalty": 1.1},
+        {"logit_bias": ((3, 1.0),)},
+        {"bad_words_token_ids": ((3,),)},
+        {"logprobs": 0},
+        {"min_tokens": 2, "stop_token_ids": (5,)},
+    ]
+    for seat, edit in enumerate([*edits, {}]):
+        make(**edit).enter(sampler, seat)
+    assert all(sampler.plain_inputs([seat, 5]) is None for seat in range(5))
+    assert sampler.plain_inputs([5]) is not None
+    for _ in range(2):
+        sampler.sample(logits_of(2), [4, 5])
+    told = sampler.plain_inputs([4, 5])  # it may end now
+    assert told is not None and told.positions.tolist() == [2, 2]
+    without = Sampler(1, VOCAB, CPU)
+    make().enter(without, 0)
+    assert without.plain_inputs([0]) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 @pytest.mark.parametrize("num_columns", [49_152, 50_257, 151_936])

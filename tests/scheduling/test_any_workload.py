@@ -31,6 +31,7 @@ def configs(draw):
         batching=draw(st.sampled_from(["continuous", "continuous", "static", "dynamic"])),
         order_policy=draw(st.sampled_from(["auto", "input", "longest-first", "prefix"])),
         window=draw(st.integers(1, 12)),
+        step_shape=draw(st.sampled_from(["mixed", "mixed", "separate", "measured"])),
         steps_ahead=draw(st.integers(0, 1)),
         dynamic_wait_s=0.0,
     )

@@ -41,15 +41,17 @@ def slow_simulation(rows, config, cost):
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
+@pytest.mark.parametrize("step_shape", ["mixed", "separate"])
 @pytest.mark.parametrize("num_blocks", [40, 400])
-def test_a_simulation_equals_naive_stepping(num_blocks, batching):
+def test_a_simulation_equals_naive_stepping(num_blocks, step_shape, batching):
     rng = random.Random(5)
     rows = [
         SimulatedRow([i] * rng.randint(1, 60), n := rng.randint(1, 80), n + rng.choice([0, 0, 9])) for i in range(60)
     ]
     config = SchedulerConfig(
-        max_num_seqs=8, max_num_batched_tokens=64, max_model_len=160, num_blocks=num_blocks, batching=batching
-    )
+        max_num_seqs=8, max_num_batched_tokens=64, max_model_len=160, num_blocks=num_blocks, batching=batching,
+        step_shape=step_shape,
+    )  # fmt: skip
     result = simulate(rows, config, CostModel())
     steps, makespan, num_output = slow_simulation(rows, config, CostModel())
     if batching == "continuous":  # in a static batch the naive count reads the KV of ended rows as if they had stopped
@@ -60,12 +62,14 @@ def test_a_simulation_equals_naive_stepping(num_blocks, batching):
 
 @pytest.mark.parametrize("batching", ["continuous", "static", "dynamic"])
 @pytest.mark.parametrize("max_num_seqs", [1, 4, 16])
-def test_steps_taken_at_once_are_as_steps_one_by_one(max_num_seqs, batching, monkeypatch):
+@pytest.mark.parametrize("step_shape", ["mixed", "separate"])
+def test_steps_taken_at_once_are_as_steps_one_by_one(step_shape, max_num_seqs, batching, monkeypatch):
     rows = read_workload("lognormal:n=150,median=30,sigma=1,max=400,prompt=20,rate=20")
     rows += read_workload("list:3/200/50,prompt=30")
     config = SchedulerConfig(
-        max_num_seqs=max_num_seqs, max_model_len=300, num_blocks=120, batching=batching, order_policy="input", window=40
-    )
+        max_num_seqs=max_num_seqs, max_model_len=300, num_blocks=120, batching=batching, order_policy="input",
+        step_shape=step_shape, window=40,
+    )  # fmt: skip
     at_once = asdict(simulate(rows, config, CostModel()))
     monkeypatch.setattr("offgen.scheduling.simulate._Player._skip", lambda self: None)
     one_by_one = asdict(simulate(rows, config, CostModel()))
