@@ -18,7 +18,9 @@ from offgen.sampling.params import SamplingParams
 from offgen.sampling.sampler import Sampler
 
 # what turns every part of the sampler on
-ASKS_MOST = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logprobs=1)
+ASKS_MOST = SamplingParams(
+    temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=1
+)
 
 
 @dataclass(frozen=True, slots=True)

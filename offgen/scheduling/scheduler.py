@@ -16,6 +16,7 @@ from offgen.scheduling.memory_plan import MemoryPlan
 from offgen.scheduling.pace import Pace
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.running import RunningRows
+from offgen.scheduling.step_limits import StepLimits
 from offgen.scheduling.waiting import WaitingQueue
 from offgen.scheduling.watchdog import Watchdog
 
@@ -47,6 +48,7 @@ class Scheduler:
             config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, flights=self._flights, now=now
         )
         self._pace = Pace()
+        self._limits = StepLimits.of(config)
         self._watchdog = Watchdog(config.max_length)
         self.num_sampled_tokens = 0  # those that became some row's output
         self._unfinished: dict[int, Request] = {}  # admitted once or more; by request id
@@ -140,8 +142,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         sampling: list[Request] = []
         if running.prefilling or (running.seats.has_free and self._waiting):
-            budget = self.config.max_num_batched_tokens - len(decodes.seats)
-            self._add_prompts(budget, entered, chunks, sampling)
+            self._add_prompts(self._limits.num_tokens - len(decodes.seats), entered, chunks, sampling)
         if not chunks and not decodes.seats:
             is_awaited = self._flights or self.opens_at_s is not None or (keeps_seats and self.more_is_coming)
             if self.has_work and not is_awaited:
@@ -166,11 +167,10 @@ class Scheduler:
         flight = self._flights.popleft()
         assert flight.batch is batch, "batches are updated in the order they were scheduled"
         self._num_steps_known = batch.step
-        if flight.sampling:
-            now = self._now()
-            for request in flight.sampling:
-                if request.first_token_s is None:
-                    request.first_token_s = now
+        now = self._now() if flight.sampling else 0.0
+        for request in flight.sampling:
+            if request.first_token_s is None:
+                request.first_token_s = now
         self.num_sampled_tokens += flight.num_awaited
         finished = []
         for request, ending in flight.take_ids(token_ids, endings, self._unfinished):
@@ -186,6 +186,18 @@ class Scheduler:
         elif self._watchdog.is_worried:
             self._watchdog.stepped(samples=True, state={})
         return finished
+
+    def take_back(self, batch: Batch) -> bool:
+        """The batch planned last could not be computed, and all before it have been updated: its rows wait again.
+
+        Steps are at most half as large from now on. False, and nothing is changed, if they can have one token only.
+        """
+        assert len(self._flights) == 1 and self._flights[0].batch is batch, "the last batch, and no other on its way"
+        if not self._limits.halve():
+            return False
+        self._num_steps_known = batch.step
+        self._running.take_back(self._flights.pop())
+        return True
 
     def num_quiet_steps(self) -> int:
         """How many coming steps would only repeat the last one: the same rows decode, none grows or ends by count."""
@@ -241,7 +253,7 @@ class Scheduler:
             return
         size = self.config.block_size
         pace = self._pace.most_rows(self._running, self._waiting, step=self._step, more_is_coming=self.more_is_coming)
-        while self._running.seats.has_free and len(self._running) < pace:
+        while self._running.seats.has_free and len(self._running) < min(pace, self._limits.num_rows):
             candidate = self._waiting.peek()
             if candidate is None:
                 break
@@ -249,7 +261,7 @@ class Scheduler:
                 return  # its last token is still under way
             cached = self._blocks.find_cached(candidate)
             num_cached = len(cached) * size
-            if not self._fits_budget(candidate.num_tokens - num_cached, budget, chunks):
+            if not self._limits.admits(candidate.num_tokens - num_cached, budget, is_first=not chunks):
                 return
             num_blocks = -(-self._running.mode.reserved_tokens(candidate) // size)
             if not self._fits_memory(candidate, self._blocks.num_missing(cached, num_blocks)):
@@ -259,11 +271,6 @@ class Scheduler:
             entered.append(self._running.enter(candidate, cached, num_blocks, num_cached))
             budget -= add_chunk(candidate)
         self._running.mode.seal()
-
-    def _fits_budget(self, length: int, budget: int, chunks: list[Chunk]) -> bool:
-        if self.config.chunked_prefill:
-            return budget > 0
-        return length <= budget or not chunks  # a prompt longer than the budget is the only one of its step
 
     def _fits_memory(self, request: Request, num_missing: int) -> bool:
         if num_missing > self._blocks.num_available:
@@ -276,13 +283,11 @@ class Scheduler:
 
     def _next_chunk(self, request: Request, budget: int) -> Chunk:
         """As much of the request's known tokens as the budget allows."""
-        start, num_tokens = request.num_prefilled, request.num_tokens
-        length = num_tokens - start
-        if self.config.chunked_prefill:
-            length = min(length, budget)
-        request.num_prefilled = start + length
-        self._blocks.publish(request, start + length)
-        return Chunk(request.request_id, request.seat, start, length, start + length == num_tokens)
+        start = request.num_prefilled
+        length = self._limits.chunk(request.num_tokens - start, budget)
+        end = request.num_prefilled = start + length
+        self._blocks.publish(request, end)
+        return Chunk(request.request_id, request.seat, start, length, samples=end == request.num_tokens)
 
     def _state(self) -> dict[str, int]:
         return {
