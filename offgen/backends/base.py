@@ -172,7 +172,10 @@ class Backend(Protocol):
     def allocate_kv(
         self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]
     ) -> list[KVCache]:
-        """One cache per layer. Lazily committed where the device allows it."""
+        """One cache per layer. Lazily committed where the device allows it.
+
+        Raises torch.OutOfMemoryError where the device has no room, and keeps nothing then.
+        """
         ...
 
     def kv_bytes_per_block(self, block_size: int, spec: list[AttentionSpec]) -> int:
@@ -183,8 +186,26 @@ class Backend(Protocol):
         """What may still be allocated on the device (on CPU: of the machine or its cgroup)."""
         ...
 
-    def kv_budget_bytes(self, utilization: float) -> int:
-        """What the KV pool may take by default, the model being loaded (`utilization`: --gpu-memory-utilization)."""
+    def kv_budget_bytes(self, utilization: float, step_bytes: int | None = None) -> int:
+        """What the KV pool may take by default, the model being loaded (`utilization`: --gpu-memory-utilization).
+
+        step_bytes   what steps need beside it, graphs included; None: not measured
+        """
+        ...
+
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
+        """What `run` takes at its worst moment beyond what is allocated now; None, without running it, if not known.
+
+        Raises what `run` raises.
+        """
+        ...
+
+    def graph_bytes(self, max_num_seqs: int) -> int:
+        """What captured steps of up to so many rows are expected to take; 0 where nothing is captured."""
+        ...
+
+    def release_memory(self) -> None:
+        """Give the device what this process has allocated and uses no more."""
         ...
 
     @property

@@ -167,8 +167,17 @@ class CpuBackend:
     def available_memory_bytes(self) -> int:
         return available_memory_bytes()
 
-    def kv_budget_bytes(self, utilization: float) -> int:
+    def kv_budget_bytes(self, utilization: float, step_bytes: int | None = None) -> int:
         return kv_budget_bytes()
+
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
+        return None
+
+    def graph_bytes(self, max_num_seqs: int) -> int:
+        return 0
+
+    def release_memory(self) -> None:
+        """Nothing to do: what a process frees is the machine's again."""
 
     @property
     def default_max_num_seqs(self) -> int:

@@ -25,13 +25,12 @@ from offgen_kernels.write_kv import write_kv
 
 from offgen.backends import cuda_kv
 from offgen.backends.base import AttentionInputs, AttentionSpec, Download, KVCache, Linear, SampleOp
-from offgen.backends.cuda_graphs import CudaCapture, StepGraphs
+from offgen.backends.cuda_graphs import GRAPH_BYTES, CudaCapture, StepGraphs, expected_graphs
 from offgen.backends.cuda_linear import make_linear
 from offgen.backends.host import available_memory_bytes, kv_budget_bytes
-from offgen.errors import JobError, UsageError
+from offgen.errors import UsageError
 
-# a step's activations and logits, and graphs, where the engine has not measured them
-_RESERVED_BYTES = 2 << 30
+_UNMEASURED_STEP_BYTES = 2 << 30  # a step's activations and logits, and graphs, for who has not measured them
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +194,10 @@ class CudaBackend:
     def allocate_kv(
         self, num_layers: int, num_blocks: int, block_size: int, spec: list[AttentionSpec]
     ) -> list[KVCache]:
-        try:
-            return [
-                cuda_kv.allocate(num_blocks, block_size, layer, dtype=self._kv_dtype, device=self.device)
-                for layer in spec[:num_layers]
-            ]
-        except torch.OutOfMemoryError:
-            taken = num_blocks * self.kv_bytes_per_block(block_size, spec[:num_layers]) / (1 << 30)
-            raise JobError(
-                f"{self.device} has no room for a KV pool of {num_blocks} blocks ({taken:.1f} GiB)",
-                hint="--gpu-memory-utilization 0.85",
-            ) from None
+        return [
+            cuda_kv.allocate(num_blocks, block_size, layer, dtype=self._kv_dtype, device=self.device)
+            for layer in spec[:num_layers]
+        ]
 
     def kv_bytes_per_block(self, block_size: int, spec: list[AttentionSpec]) -> int:
         return sum(cuda_kv.bytes_per_block(block_size, layer, dtype=self._kv_dtype) for layer in spec)
@@ -216,23 +208,32 @@ class CudaBackend:
         free, _ = torch.cuda.mem_get_info(self.device)
         return free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
 
-    def kv_budget_bytes(self, utilization: float) -> int:
+    def kv_budget_bytes(self, utilization: float, step_bytes: int | None = None) -> int:
         if self.device.type == "cpu":
             return kv_budget_bytes()
         _, total = torch.cuda.mem_get_info(self.device)
-        return max(0, self.available_memory_bytes() - int((1.0 - utilization) * total) - _RESERVED_BYTES)
+        kept = int((1.0 - utilization) * total) + (_UNMEASURED_STEP_BYTES if step_bytes is None else step_bytes)
+        return max(0, self.available_memory_bytes() - kept)
 
-    def peak_bytes(self, run: Callable[[], Any]) -> int:
-        """What `run` takes at its worst moment beyond what was allocated before: the measure of a step. 0 on a CPU."""
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
         if self.device.type == "cpu":
-            return 0
+            return None
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         run()
         torch.cuda.synchronize(self.device)
-        return torch.cuda.max_memory_allocated(self.device) - before
+        peak = torch.cuda.max_memory_allocated(self.device) - before
+        torch.cuda.empty_cache()  # the pool takes its place
+        return peak
+
+    def graph_bytes(self, max_num_seqs: int) -> int:
+        return 0 if self.device.type == "cpu" else expected_graphs(max_num_seqs) * GRAPH_BYTES
+
+    def release_memory(self) -> None:
+        if self.device.type != "cpu":
+            torch.cuda.empty_cache()
 
     @property
     def default_max_num_seqs(self) -> int:

@@ -22,6 +22,8 @@ from offgen.backends.base import AttentionInputs, KVCache
 
 NUM_SLOTS = 2
 MAX_ROWS = 512  # above this a step is long enough to hide its launches
+GRAPH_BYTES = 8 << 20  # kernel nodes, the output that is kept, a share of the pool: an allowance, not a measurement
+BUCKETS_MET = 4  # of lengths, for each number of rows: a job's rows are of a few lengths at a time
 
 
 class Captured(Protocol):
@@ -76,6 +78,12 @@ def work_bucket(num_rows: int, total_seq_len: int, split_tokens: int) -> int:
     work = num_rows + total_seq_len // split_tokens
     step = max(1, (1 << (work - 1).bit_length()) // 8)
     return -(-work // step) * step
+
+
+def expected_graphs(max_rows: int) -> int:
+    """Graphs that a job of up to so many rows at once is likely to record."""
+    sizes = {padded_rows(num_rows) for num_rows in range(1, max_rows + 1)}
+    return NUM_SLOTS * BUCKETS_MET * sum(size <= MAX_ROWS for size in sizes)
 
 
 class StepGraphs:

@@ -150,11 +150,20 @@ class TorchBackend:
             return torch.cuda.mem_get_info(self.device)[0]
         return available_memory_bytes()
 
-    def kv_budget_bytes(self, utilization: float) -> int:
+    def kv_budget_bytes(self, utilization: float, step_bytes: int | None = None) -> int:
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
-            return max(0, int(free - (1.0 - utilization) * total))
+            return max(0, int(free - (1.0 - utilization) * total) - (step_bytes or 0))
         return kv_budget_bytes()
+
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
+        return None
+
+    def graph_bytes(self, max_num_seqs: int) -> int:
+        return 0
+
+    def release_memory(self) -> None:
+        """Nothing to do: what a process frees is the machine's again."""
 
     @property
     def default_max_num_seqs(self) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter, sleep
 
+import torch
+
 from offgen.backends.base import Backend
 from offgen.engine.intake import PromptSource, as_source
 from offgen.engine.kv_cache import Sizing
 from offgen.engine.model_runner import Launched, ModelRunner, StepResult
 from offgen.engine.step_clock import StepClock
 from offgen.engine.tracked import Tracked, failed_samples
+from offgen.errors import JobError
 from offgen.records import Completion, Prompt, RowError
 from offgen.scheduling.batch import Batch
 from offgen.scheduling.request import Ending, Request
@@ -41,6 +44,7 @@ class Engine:
         self.sizing = sizing
         self._runner = runner
         self._scheduler = scheduler
+        self._backend = backend
         self._steps_ahead = backend.steps_ahead
         self._eos_ids = eos_ids
         self._about = about
@@ -78,9 +82,11 @@ class Engine:
             while not self._is_stopped:
                 yield from self._admit(source, wait=is_idle)
                 batch = self._schedule(more_is_coming=not source.is_exhausted)
-                current = self._runner.launch(batch, self._tracked) if batch else None
+                current = self._launch(batch) if batch else None
                 if launched is not None:
                     yield from self._finish(launched)
+                if batch and current is None:
+                    self._take_back(batch)
                 launched = current
                 if launched is not None and not self._steps_ahead:
                     yield from self._finish(launched)
@@ -139,9 +145,31 @@ class Engine:
         self._scheduler.more_is_coming = more_is_coming
         batch = self._scheduler.schedule()
         self.stats.add_span("scheduler", perf_counter() - started)
-        if batch is not None:
-            self._count(batch)
         return batch
+
+    def _launch(self, batch: Batch) -> Launched | None:
+        """None where the device's memory ran out."""
+        try:
+            launched = self._runner.launch(batch, self._tracked)
+        except torch.OutOfMemoryError:
+            return None
+        self._count(batch)
+        return launched
+
+    def _take_back(self, batch: Batch) -> None:
+        """Go on with smaller steps after one that ran out of memory; its rows are computed again, and lose nothing."""
+        self._backend.release_memory()
+        if not self._scheduler.take_back(batch):
+            raise JobError(
+                f"{self._backend.device} ran out of memory in a step of one token",
+                hint="--gpu-memory-utilization 0.85, or end what else uses the device",
+            )
+        self.stats.out_of_memory_steps += 1
+        if self.stats.out_of_memory_steps == 1:
+            self.stats.warnings.append(
+                f"{self._backend.device} ran out of memory in a step of {batch.num_tokens} tokens: "
+                "steps are smaller from now on, and no row is lost (next time: --gpu-memory-utilization 0.85)"
+            )
 
     def _waits_for_time(self) -> bool:
         """True in dynamic batching while a batch is held open for rows that may come; lets a moment pass."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offgen.backends import Backend, open_backend
 from offgen.engine.engine import Engine
-from offgen.engine.kv_cache import Sizing, plan_memory
+from offgen.engine.kv_cache import Sizing, plan_memory, take_pool
 from offgen.engine.model_runner import ModelRunner
 from offgen.engine.options import EngineOptions
 from offgen.models import load_model
@@ -50,15 +50,12 @@ def open_engine(
         max_model_len=options.max_model_len,
     )
     eos_ids = model.config.eos_token_ids if eos_ids is None else eos_ids
-    sizing = plan_memory(model, backend, options)
-    stats = EngineStats(kv_blocks=sizing.num_blocks)
-    kv_caches = backend.allocate_kv(
-        model.config.num_layers, sizing.num_blocks, sizing.block_size, list(model.config.attention)
-    )
+    pool = take_pool(model, backend, plan_memory(model, backend, options))
+    sizing, stats = pool.sizing, EngineStats(kv_blocks=pool.sizing.num_blocks)
     runner = ModelRunner(
         model,
         backend,
-        kv_caches,
+        pool.kv_caches,
         max_num_seqs=sizing.max_num_seqs,
         max_model_len=sizing.max_model_len,
         block_size=sizing.block_size,

@@ -15,8 +15,8 @@ LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
 
 # what adds up over runs; `places` is the sum of (steps that sample x the most rows that ran at once), for bubble_ratio
 SUMS = (
-    "load_s", "run_s", "wall_s", "steps", "num_preemptions", "recomputed_tokens", "prefill_tokens", "sampled_tokens",
-    "places",
+    "load_s", "run_s", "wall_s", "steps", "out_of_memory_steps", "num_preemptions", "recomputed_tokens",
+    "prefill_tokens", "sampled_tokens", "places",
 )  # fmt: skip
 
 
@@ -37,6 +37,7 @@ class RunFigures:
             "run_s": self.run_s,
             "wall_s": self.wall_s,
             "steps": stats.steps,
+            "out_of_memory_steps": stats.out_of_memory_steps,
             "num_preemptions": stats.num_preemptions,
             "recomputed_tokens": stats.recomputed_tokens,
             "prefill_tokens": stats.prefill_tokens,
@@ -114,6 +115,7 @@ def make_report(
         **{name: totals.latencies.get(name, LogHistogram()).summary() for name in LATENCIES},
         "steps": sums["steps"],
         "bubble_ratio": max(0.0, 1 - sums["sampled_tokens"] / places) if places else 0.0,
+        "out_of_memory_steps": sums["out_of_memory_steps"],
         "num_preemptions": sums["num_preemptions"],
         "recomputed_tokens": sums["recomputed_tokens"],
         "prefill_tokens": sums["prefill_tokens"],

@@ -14,6 +14,7 @@ from offgen.config import Allowance, JobConfig
 from offgen.errors import JobError, UsageError
 from offgen.job.closing import Closing, abandon
 from offgen.job.display import Display, Silent
+from offgen.job.engine_warnings import EngineWarnings
 from offgen.job.files import check_place
 from offgen.job.heartbeat import Heartbeat
 from offgen.job.identity import announcement, engine_note, fingerprint, prompt_note, run_record
@@ -108,7 +109,8 @@ def _walk(config: JobConfig, display: Display, closing: Closing, interrupts: Int
         progress = Progress(engine.stats, time.monotonic(), state.num_done_rows, state.num_done_errors)
         closing.running(progress)
         prompts = Prefetch(_prompts(config, job, display))
-        listeners = [display.show, closing.glance, *job.metrics.listeners]
+        warnings = EngineWarnings(engine.stats, display.warn)
+        listeners = [display.show, warnings.show, closing.glance, *job.metrics.listeners]
         with (
             Heartbeat(progress, listeners, on_failure=display.warn),
             interrupts.calling(lambda: _stop(prompts, engine)),

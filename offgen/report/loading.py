@@ -15,7 +15,7 @@ from offgen.stats.timeline import GAUGES, MAX_POINTS, RATES
 LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
 _ADDED = (
     "rows", "prompt_tokens", "completion_tokens", "cached_tokens", "load_s", "run_s", "wall_s", "runs", "steps",
-    "num_preemptions", "recomputed_tokens", "prefill_tokens", "kv_blocks", "kv_blocks_peak",
+    "out_of_memory_steps", "num_preemptions", "recomputed_tokens", "prefill_tokens", "kv_blocks", "kv_blocks_peak",
 )  # fmt: skip
 _LARGEST = ("peak_rss_bytes", "peak_device_bytes")
 _SAME = ("device", "dtype", "versions", "model", "commit", "engine")

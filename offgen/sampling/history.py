@@ -29,8 +29,8 @@ class History:
         ids = [*distinct, *output_ids]
         if not self._free:
             self._free.append(len(self._lines))
+        self._reserve(self._free[-1] + 1, len(ids) + 1)  # may run out of memory: nothing has changed then
         line = self._free.pop()
-        self._reserve(line + 1, len(ids) + 1)
         self._lines[seat], self._num_prompt_ids[seat], self._num_ids[seat] = line, len(distinct), len(ids)
         self._ids[line, : len(ids)] = torch.tensor(ids, dtype=torch.int64).to(self._device)
 

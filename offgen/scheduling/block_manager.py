@@ -112,6 +112,14 @@ class BlockManager:
                     self.cache.forget(block_id)
         self.release(request)
 
+    def forget_all(self) -> None:
+        """No content is read again. Nobody may hold a block."""
+        if self.cache is not None:
+            for block_id in range(self.num_blocks):
+                if self.cache.is_resting(block_id):
+                    self.cache.forget(block_id)
+                    self._free.append(block_id)
+
     def check(self, holders: Iterable[Request]) -> None:
         """live + cached + free = total, and each block's count is the number of requests that hold it."""
         expected = Counter(block_id for request in holders for block_id in request.block_ids)

@@ -12,6 +12,7 @@ from offgen.scheduling.memory_plan import MemoryPlan
 from offgen.scheduling.pace import Pace
 from offgen.scheduling.request import Request
 from offgen.scheduling.running import RunningRows
+from offgen.scheduling.step_limits import StepLimits
 from offgen.scheduling.waiting import WaitingQueue
 
 
@@ -36,13 +37,15 @@ class Prompts:
         plan: MemoryPlan,
         waiting: WaitingQueue,
         running: RunningRows,
+        limits: StepLimits,
         now: Callable[[], float],
     ) -> None:
-        self._config = config
+        self._block_size = config.block_size
         self._blocks = blocks
         self._plan = plan
         self._waiting = waiting
         self._running = running
+        self._limits = limits
         self._now = now
         self._pace = Pace()
 
@@ -65,9 +68,9 @@ class Prompts:
             budget -= add_chunk(request)
         if not self._running.mode.is_open(self._waiting, len(self._running), now=self._now(), may_grow=may_grow):
             return taken
-        size = self._config.block_size
+        size = self._block_size
         pace = self._pace.most_rows(self._running, self._waiting, step=step, more_is_coming=more_is_coming)
-        while self._running.seats.has_free and len(self._running) < pace:
+        while self._running.seats.has_free and len(self._running) < min(pace, self._limits.num_rows):
             candidate = self._waiting.peek()
             if candidate is None:
                 break
@@ -75,7 +78,7 @@ class Prompts:
                 return taken  # its last token is still under way
             cached = self._blocks.find_cached(candidate)
             num_cached = len(cached) * size
-            if not self._fits_budget(candidate.num_tokens - num_cached, budget, taken.chunks):
+            if not self._limits.admits(candidate.num_tokens - num_cached, budget, is_first=not taken.chunks):
                 return taken
             num_blocks = -(-self._running.mode.reserved_tokens(candidate) // size)
             if not self._fits_memory(candidate, self._blocks.num_missing(cached, num_blocks), step):
@@ -86,11 +89,6 @@ class Prompts:
             budget -= add_chunk(candidate)
         self._running.mode.seal()
         return taken
-
-    def _fits_budget(self, length: int, budget: int, chunks: list[Chunk]) -> bool:
-        if self._config.chunked_prefill:
-            return budget > 0
-        return length <= budget or not chunks  # a prompt longer than the budget is the only one of its step
 
     def _fits_memory(self, request: Request, num_missing: int, step: int) -> bool:
         if num_missing > self._blocks.num_available:
@@ -103,10 +101,8 @@ class Prompts:
 
     def _next_chunk(self, request: Request, budget: int) -> Chunk:
         """As much of the request's known tokens as the budget allows."""
-        start, num_tokens = request.num_prefilled, request.num_tokens
-        length = num_tokens - start
-        if self._config.chunked_prefill:
-            length = min(length, budget)
-        request.num_prefilled = start + length
-        self._blocks.publish(request, start + length)
-        return Chunk(request.request_id, request.seat, start, length, start + length == num_tokens)
+        start = request.num_prefilled
+        length = self._limits.chunk(request.num_tokens - start, budget)
+        end = request.num_prefilled = start + length
+        self._blocks.publish(request, end)
+        return Chunk(request.request_id, request.seat, start, length, samples=end == request.num_tokens)

@@ -162,6 +162,27 @@ class RunningRows:
         self._ended.clear()
         self._num_active = 0
 
+    def take_back(self, flight: Flight) -> None:
+        """The batch planned last was never computed, or in part: all rows give up seat and blocks, to start again.
+
+        No content is read again: some of it may be that batch's, named and never written.
+        """
+        self.seats.put_back_left(flight.batch.left)  # whether the runner took it over is not known
+        starts = {chunk.request_id: chunk.start for chunk in flight.batch.chunks}
+        # a static batch may have let go of rows whose last step this was
+        unseated = [request for request in flight.ending if request.seat < 0]
+        rows = [request for request in (*self.seats, *unseated) if not request.is_finished]
+        for request in list(self.seats):
+            self._vacate(request)
+        self._blocks.forget_all()
+        for request in rows:
+            request.num_lost_tokens = starts.get(request.request_id, request.num_computed_tokens)
+            self._put_back(request)
+        self.prefilling.clear()
+        self._ended.clear()
+        self._num_active = 0
+        self.mode.seal()
+
     def check(self) -> None:
         """Seats, decode rows, prefilling rows and blocks agree with each other and with each request's state."""
         self.seats.check()
@@ -196,13 +217,16 @@ class RunningRows:
                 request.resumes_after = flight.batch.step
         if request.state is RequestState.PREFILLING:
             self.prefilling.remove(request)
+        self._num_active -= 1
+        self._plan.preempted()
         self._vacate(request)
+        self._put_back(request)
+
+    def _put_back(self, request: Request) -> None:
         request.state = RequestState.WAITING
         request.num_prefilled = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
-        self._num_active -= 1
-        self._plan.preempted()
         self._waiting.put_back(request)
 
     def _vacate(self, request: Request) -> None:

@@ -17,6 +17,7 @@ from offgen.scheduling.memory_plan import MemoryPlan
 from offgen.scheduling.prompts import Prompts, StepPrompts
 from offgen.scheduling.request import Ending, Request
 from offgen.scheduling.running import RunningRows
+from offgen.scheduling.step_limits import StepLimits
 from offgen.scheduling.step_shape import StepShape
 from offgen.scheduling.waiting import WaitingQueue
 from offgen.scheduling.watchdog import Watchdog
@@ -48,8 +49,15 @@ class Scheduler:
         self._running = RunningRows(
             config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, flights=self._flights, now=now
         )
+        self._limits = StepLimits.of(config)
         self._prompts = Prompts(
-            config, blocks=self._blocks, plan=self._plan, waiting=self._waiting, running=self._running, now=now
+            config,
+            blocks=self._blocks,
+            plan=self._plan,
+            waiting=self._waiting,
+            running=self._running,
+            limits=self._limits,
+            now=now,
         )
         self._shape = StepShape(config)
         self._watchdog = Watchdog(config.max_length)
@@ -154,7 +162,7 @@ class Scheduler:
             grants, decodes = running.advance(), running.decodes.lists()
             may_join = self._shape.is_mixed or keeps_seats or not decodes.seats
             if may_join and self._has_prompts():
-                prompts = self._take_prompts(self.config.max_num_batched_tokens - len(decodes.seats))
+                prompts = self._take_prompts(self._limits.num_tokens - len(decodes.seats))
         if not prompts.chunks and not decodes.seats:
             is_awaited = self._flights or self.opens_at_s is not None or (keeps_seats and self.more_is_coming)
             if self.has_work and not is_awaited:
@@ -184,11 +192,10 @@ class Scheduler:
         flight = self._flights.popleft()
         assert flight.batch is batch, "batches are updated in the order they were scheduled"
         self._num_steps_known = batch.step
-        if flight.sampling:
-            now = self._now()
-            for request in flight.sampling:
-                if request.first_token_s is None:
-                    request.first_token_s = now
+        now = self._now() if flight.sampling else 0.0
+        for request in flight.sampling:
+            if request.first_token_s is None:
+                request.first_token_s = now
         self.num_sampled_tokens += flight.num_awaited
         finished = []
         for request, ending in flight.take_ids(token_ids, endings, self._unfinished):
@@ -204,6 +211,18 @@ class Scheduler:
         elif self._watchdog.is_worried:
             self._watchdog.stepped(samples=True, state={})
         return finished
+
+    def take_back(self, batch: Batch) -> bool:
+        """The batch planned last could not be computed, and all before it have been updated: its rows wait again.
+
+        Steps are at most half as large from now on. False, and nothing is changed, if they can have one token only.
+        """
+        assert len(self._flights) == 1 and self._flights[0].batch is batch, "the last batch, and no other on its way"
+        if not self._limits.halve():
+            return False
+        self._num_steps_known = batch.step
+        self._running.take_back(self._flights.pop())
+        return True
 
     def num_quiet_steps(self) -> int:
         """How many coming steps would only repeat the last one: the same rows decode, none grows or ends by count."""
@@ -266,7 +285,7 @@ class Scheduler:
             num_waiting=len(waiting),
             waiting_tokens=waiting.num_prompt_tokens,
         )
-        return self._take_prompts(self.config.max_num_batched_tokens) if is_due else StepPrompts()
+        return self._take_prompts(self._limits.num_tokens) if is_due else StepPrompts()
 
     def _state(self) -> dict[str, int]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from offgen.scheduling.request import Request
@@ -47,6 +47,10 @@ class Seats:
         """Seats vacated since the last call."""
         left, self._left = self._left, []
         return left
+
+    def put_back_left(self, left: Sequence[int]) -> None:
+        """Whoever was told that these were vacated may not have heard: the next call of `take_left` says it again."""
+        self._left += left
 
     def newest(self) -> Request:
         """The row admitted last (a preempted row keeps its age)."""

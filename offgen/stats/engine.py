@@ -26,6 +26,7 @@ class EngineStats:
     cached_tokens: int = 0
     num_preemptions: int = 0
     recomputed_tokens: int = 0
+    out_of_memory_steps: int = 0  # steps that were given up, their rows computed again
     max_running: int = 0
     kv_blocks: int = 0
     kv_blocks_peak: int = 0
@@ -34,6 +35,7 @@ class EngineStats:
     kv_blocks_used: int = 0
     # seconds by part of a step: scheduler, inputs, forward, logits, sampling, detokenise
     spans_s: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)  # what a user should know now; each is said once
     trace: list[StepTrace] | None = None  # every step, for who sets a list here: a measurement, never a job
 
     @property

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offgen.backends.base import AttentionInputs
-from offgen.backends.cuda_graphs import StepGraphs, padded_rows, split_bucket, work_bucket
+from offgen.backends.cuda_graphs import StepGraphs, expected_graphs, padded_rows, split_bucket, work_bucket
 
 SPLIT = 64
 BLOCK = 16
@@ -79,6 +79,10 @@ def make(**kwargs):
 
 def test_row_counts_are_padded_by_little():
     assert [padded_rows(n) for n in (1, 2, 3, 4, 5, 8, 9, 64, 65, 200)] == [1, 2, 4, 4, 8, 8, 16, 64, 80, 208]
+
+
+def test_expected_graphs_count_sizes_and_not_rows():
+    assert [expected_graphs(n) // expected_graphs(1) for n in (1, 2, 4, 64, 512, 2000)] == [1, 2, 3, 11, 39, 39]
 
 
 def test_splits_are_bucketed_by_powers_of_two():

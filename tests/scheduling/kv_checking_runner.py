@@ -55,11 +55,31 @@ class FakeRunner:
         self.num_sampled = 0
         self.num_sampling_steps = 0
         self.max_rows = 0
+        self.has_failed = False
+
+    def fail(self, batch: Batch, *, how_far: int) -> None:
+        """Run out of memory before the seats are taken over (0), after it (1), or while KV is written (2)."""
+        self.has_failed = True
+        if how_far == 0:
+            return
+        for seat in batch.left:
+            self._forget(seat)
+        for entry in batch.entered:
+            self.tables[entry.seat], self.owner[entry.seat] = list(entry.block_ids), entry.request_id
+            self.tokens[entry.seat] = []
+        for chunk in batch.chunks if how_far == 2 else ():
+            for position in range(chunk.start, chunk.start + chunk.length):
+                self.slots[self._slot(chunk.seat, position)] = None
+
+    def _forget(self, seat: int) -> None:
+        assert self.has_failed or seat in self.tables, f"seat {seat} was not taken"
+        for kept in (self.tables, self.tokens, self.owner):
+            kept.pop(seat, None)
 
     def run(self, batch: Batch) -> list[int]:
         """Launch the batch; device-side state is complete afterwards, the ids are for the host to read later."""
         for seat in batch.left:
-            del self.tables[seat], self.tokens[seat], self.owner[seat]
+            self._forget(seat)
         for entry in batch.entered:
             assert entry.seat not in self.tables, f"seat {entry.seat} is taken"
             assert 0 <= entry.seat < self.num_seats
@@ -116,10 +136,11 @@ class FakeRunner:
         return token_id
 
 
-def play(scheduler, requests, *, vocab=VOCAB, check=True, lag=None, endings=None, trickle=None):
+def play(scheduler, requests, *, vocab=VOCAB, check=True, lag=None, endings=None, trickle=None, fails=None):
     """Serve all requests; returns (runner, {request_id: request} of the finished, {request_id: why} of the refused).
 
     lag(n) says whether the n-th planned batch is updated late (only with steps_ahead=1).
+    fails(n) says how far the n-th planned batch comes before it runs out of memory; None: it does not.
     """
     runner = FakeRunner(scheduler, vocab=vocab)
     waiting, refused, finished = list(requests), {}, {}
@@ -138,16 +159,25 @@ def play(scheduler, requests, *, vocab=VOCAB, check=True, lag=None, endings=None
         batch = scheduler.schedule()
         if check:
             scheduler.check()
+        how_far = fails(num_steps) if batch is not None and fails is not None else None
         if batch is not None:
-            launched.append((batch, runner.run(batch)))
             num_steps += 1
-        keep = 1 if scheduler.config.steps_ahead and batch is not None and (lag is None or lag(num_steps)) else 0
+            if how_far is None:
+                launched.append((batch, runner.run(batch)))
+            else:
+                runner.fail(batch, how_far=how_far)
+        is_launched = batch is not None and how_far is None
+        keep = 1 if scheduler.config.steps_ahead and is_launched and (lag is None or lag(num_steps)) else 0
         while len(launched) > keep:
             oldest, ids = launched.pop(0)
             told = endings(oldest, ids) if endings is not None else {}
             for request in scheduler.update(oldest, ids, told):
                 assert request.request_id not in finished, "finished twice"
                 finished[request.request_id] = request
+            if check:
+                scheduler.check()
+        if how_far is not None:
+            scheduler.take_back(batch)
             if check:
                 scheduler.check()
     return runner, finished, refused

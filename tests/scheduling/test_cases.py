@@ -229,7 +229,7 @@ def test_lists_are_reused_while_nobody_comes_or_goes():
 def test_the_watchdog_raises_with_the_state():
     scheduler = Scheduler(SchedulerConfig())
     scheduler.add(Request(0, [1, 2], max_tokens=1))
-    scheduler._prompts._fits_budget = lambda *args: False
+    scheduler._prompts._fits_memory = lambda *args: False
     with pytest.raises(JobError, match="waiting 1"):
         scheduler.schedule()
     dog = Watchdog(max_length=5)
