@@ -60,7 +60,7 @@ def _steps(
     dtype = torch.float32 if smoke else torch.bfloat16
     ceilings = measure_ceilings(device)
     backend = CudaBackend(device, dtype=dtype, quantization="none", kv_cache_dtype="auto", batch_invariant=False)
-    with _folder(config) as folder, _random_weights(device):
+    with _folder(config) as folder:
         model = load_model(folder, backend, load_format="dummy")
     specs = list(model.config.attention)
     blocks_per_row = -(-context // BLOCK_SIZE)
@@ -119,7 +119,7 @@ def _job(name: str, config: dict[str, Any], *, num_rows: int, num_in: int, num_o
     from offgen.records import Prompt, Row
     from offgen.sampling.params import SamplingParams
 
-    with _folder(config) as folder, _random_weights(torch.device("cuda")):
+    with _folder(config) as folder:
         engine = open_engine(folder, EngineOptions(device="cuda", load_format="dummy", batch_invariant=False))
     generator = torch.Generator().manual_seed(0)
 
@@ -170,21 +170,3 @@ def _folder(config: dict[str, Any]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         yield Path(name)
-
-
-@contextmanager
-def _random_weights(device: torch.device) -> Iterator[None]:
-    """Draws dummy weights on the device: 8 billion numbers take a processor minutes."""
-    from offgen.models.dummy import RandomTensors
-
-    def take(_: Any, name: str, shape: Any, dtype: torch.dtype | None) -> torch.Tensor:
-        if name.endswith("norm.weight"):
-            return torch.ones(tuple(shape), dtype=dtype, device=device)
-        return torch.randn(tuple(shape), device=device, dtype=dtype or torch.float32).mul_(0.02)
-
-    taken = RandomTensors.take
-    RandomTensors.take = take  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        RandomTensors.take = taken  # type: ignore[method-assign]

@@ -35,8 +35,7 @@ class Builder:
         self.context_limits: list[tuple[int, str | None]] = []
         self._num_positions = num_positions
         self._tables: dict[str, torch.Tensor] = {}
-        # a dry run has its tensors on the meta device; everything else is put together on the host
-        self._staging = "meta" if backend.device.type == "meta" else "cpu"
+        self._embeddings: dict[str, torch.Tensor] = {}  # those on a card: a tied head is the same tensor
 
     def with_defaults(self, defaults: dict[str, Any]) -> HFConfig:
         """The family's defaults for keys that config.json leaves out, as in transformers' config class."""
@@ -45,13 +44,13 @@ class Builder:
 
     def linear(self, names: Sequence[str], rows: Sequence[int], columns: int, *, has_bias: bool = False) -> Linear:
         """One linear of several stored ones, stacked: names without `.weight`, and the rows of each."""
-        weight = torch.empty(sum(rows), columns, dtype=self.backend.dtype, device=self._staging)
-        bias = torch.empty(sum(rows), dtype=self.backend.dtype, device=self._staging) if has_bias else None
+        weight = self._empty(sum(rows), columns)
+        bias = self._empty(sum(rows)) if has_bias else None
         first = 0
         for name, count in zip(names, rows, strict=True):
-            weight[first : first + count].copy_(self.tensors.take(f"{name}.weight", (count, columns), None))
+            self.tensors.take_into(f"{name}.weight", weight[first : first + count])
             if bias is not None:
-                bias[first : first + count].copy_(self.tensors.take(f"{name}.bias", (count,), None))
+                self.tensors.take_into(f"{name}.bias", bias[first : first + count])
             first += count
         return self.pack(weight, bias)
 
@@ -69,16 +68,17 @@ class Builder:
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """The table that token ids look up. On the host it stays in its file, as stored: only rows used are read."""
         if self.backend.device.type == "cuda":
-            return self._keep(self.tensors.take(name, (rows, columns), self.backend.dtype))
+            self._embeddings[name] = self._whole(name, rows, columns)
+            return self._keep(self._embeddings[name])
         return self._keep(self.tensors.take_mapped(name, (rows, columns)))
 
     def head(self, embedding: str, rows: int, columns: int, *, name: str = "lm_head") -> Linear:
         """The linear that makes logits: the embedding again where config.json ties them, else `name`."""
         if not self.config.is_tied:
             return self.linear([name], [rows], columns)
-        weight = self.tensors.take(embedding, (rows, columns), self.backend.dtype)
+        weight = self._embeddings[embedding] if embedding in self._embeddings else self._whole(embedding, rows, columns)
         if self.tensors.has(f"{name}.weight"):
-            stored = self.tensors.take(f"{name}.weight", (rows, columns), self.backend.dtype)
+            stored = self._whole(f"{name}.weight", rows, columns)
             if weight.device.type != "meta" and not torch.equal(weight, stored):
                 self.notes.append(
                     f"`{name}.weight` differs from `{embedding}`, but config.json says tie_word_embeddings: "
@@ -93,7 +93,7 @@ class Builder:
                 table = no_rotation(self._num_positions or int(self.config["max_position_embeddings"]))
             else:
                 self.context_limits.append(rope_limit(rope))
-                is_dry = self._staging == "meta"
+                is_dry = self.backend.device.type == "meta"
                 table = cos_sin_table(rope, 1 if is_dry else self._num_positions or self.context_limits[-1][0])
             self._tables[key] = table.to(self.backend.device)
         return self._tables[key]
@@ -111,6 +111,15 @@ class Builder:
             sliding_window=sliding_window,
             logit_soft_cap=logit_soft_cap,
         )
+
+    def _empty(self, *shape: int) -> torch.Tensor:
+        """Where the backend computes: what is put together is put together there, and crosses over once."""
+        return torch.empty(shape, dtype=self.backend.dtype, device=self.backend.device)
+
+    def _whole(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        out = self._empty(rows, columns)
+        self.tensors.take_into(name, out)
+        return out
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         self.weight_bytes += tensor.numel() * tensor.element_size()

@@ -12,7 +12,7 @@ from offgen.models.weights import CheckpointFiles
 
 
 class RandomTensors:
-    """`--load-format dummy`: the same values in every run, for a tensor of the same name and shape."""
+    """`--load-format dummy`: the same values in every run on one kind of device, by a tensor's name and shape."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -21,11 +21,21 @@ class RandomTensors:
         return not name.endswith("lm_head.weight") and not name.endswith("lm_head.bias")
 
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None) -> torch.Tensor:
+        values = torch.empty(tuple(shape), dtype=torch.float32)
+        self.take_into(name, values)
+        return values if dtype is None else values.to(dtype)
+
+    def take_into(self, name: str, out: torch.Tensor) -> None:
+        """Drawn where `out` lies: a card takes seconds for what a processor takes minutes for, and draws otherwise."""
         if name.endswith("norm.weight"):
-            return torch.ones(tuple(shape), dtype=dtype)
+            out.fill_(1.0)
+            return
         digest = hashlib.sha256(f"{self._seed}:{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-        return (torch.randn(tuple(shape), generator=generator) * 0.02).to(dtype or torch.float32)
+        generator = torch.Generator(out.device).manual_seed(int.from_bytes(digest[:7], "little"))
+        if out.device.type == "cpu":  # in float32 whatever the dtype, so that a model's dtypes are comparable
+            out.copy_(torch.randn(out.shape, generator=generator) * 0.02)
+        else:
+            out.normal_(std=0.02, generator=generator)
 
     def take_mapped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         return self.take(name, shape, None)
@@ -55,6 +65,9 @@ class ShapeCheck:
         elif stored.shape != tuple(shape):
             self.misshapen.append(f"`{name}` has shape {list(stored.shape)}, config.json asks for {list(shape)}")
         return torch.empty(tuple(shape), dtype=dtype or torch.float32, device="meta")
+
+    def take_into(self, name: str, out: torch.Tensor) -> None:
+        self.take(name, out.shape, out.dtype)
 
     def take_mapped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         return self.take(name, shape, None)

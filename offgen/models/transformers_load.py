@@ -111,7 +111,8 @@ def load_weights(model_class: Any, folder: Path, config: Any, backend: Backend, 
         if load_format == "dummy":
             torch.manual_seed(0)
             try:
-                module = model_class._from_config(config, attn_implementation=DISCOVER, dtype=backend.dtype)
+                with backend.device:
+                    module = model_class._from_config(config, attn_implementation=DISCOVER, dtype=backend.dtype)
             except Exception as error:
                 raise _not_loaded(folder, model_class, error) from error
             return module.to(backend.device).eval()

@@ -1,7 +1,8 @@
 """Tensors of a checkpoint by name, read slice by slice from safetensors files. Knows no family and no device.
 
-Nothing but the tensor being read is ever in memory: values go from the file into place, so that a load peaks at what
-the backend packs. Headers of all files are checked against file sizes before the first tensor is read.
+Nothing but the tensor being read is ever in memory: values go from the mapped file into place, on whatever device that
+is, so that a load peaks at what the backend packs. Headers of all files are checked against file sizes before the first
+tensor is read.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class TensorSource(Protocol):
         """The tensor in `dtype` (None: as stored). It counts as used from now on."""
         ...
 
+    def take_into(self, name: str, out: torch.Tensor) -> None:
+        """The same, put into `out`, of its shape, on any device and in its dtype. Nothing of it stays on the host."""
+        ...
+
     def take_mapped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """The same as stored, without a copy where the file can be mapped: for tables that are looked up row by row."""
         ...
@@ -66,7 +71,7 @@ class StoredTensor:
 
 
 class CheckpointFiles:
-    """The tensors of a folder. `used` is written by `take` and `take_mapped`."""
+    """The tensors of a folder. `used` is written by what takes them."""
 
     def __init__(self, tensors: dict[str, StoredTensor], notes: Iterable[str] = ()) -> None:
         self.tensors = tensors
@@ -85,14 +90,14 @@ class CheckpointFiles:
         typed: torch.Tensor = values.view(stored.dtype).view(stored.shape)
         return typed if dtype is None else typed.to(dtype)
 
+    def take_into(self, name: str, out: torch.Tensor) -> None:
+        stored = self._stored(name, out.shape)
+        values = _mapped(stored, is_read_whole=True)
+        out.copy_(self.take(name, out.shape, None) if values is None else values)
+
     def take_mapped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        stored = self._stored(name, shape)
-        if stored.start % stored.dtype.itemsize or stored.num_bytes == 0:
-            return self.take(name, shape, None)
-        with stored.path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private: nobody writes through it
-        count = stored.num_bytes // stored.dtype.itemsize
-        return torch.frombuffer(mapped, dtype=stored.dtype, count=count, offset=stored.start).view(stored.shape)
+        values = _mapped(self._stored(name, shape), is_read_whole=False)
+        return self.take(name, shape, None) if values is None else values
 
     def _stored(self, name: str, shape: Sequence[int]) -> StoredTensor:
         stored = self.tensors[name]
@@ -100,6 +105,19 @@ class CheckpointFiles:
             raise UsageError(f"{stored.path}: `{name}` has shape {list(stored.shape)}, expected {list(shape)}")
         self.used.add(name)
         return stored
+
+
+def _mapped(stored: StoredTensor, *, is_read_whole: bool) -> torch.Tensor | None:
+    """The tensor where it lies in its file; None where it lies askew, or is empty."""
+    if stored.start % stored.dtype.itemsize or stored.num_bytes == 0:
+        return None
+    with stored.path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private: nobody writes through it
+    if is_read_whole and hasattr(mapped, "madvise"):
+        page = stored.start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, page, stored.start + stored.num_bytes - page)
+    count = stored.num_bytes // stored.dtype.itemsize
+    return torch.frombuffer(mapped, dtype=stored.dtype, count=count, offset=stored.start).view(stored.shape)
 
 
 def _read_into(file: Any, view: memoryview, path: Path) -> None:

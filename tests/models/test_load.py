@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from offgen.backends import Backend
 from offgen.backends.torch_ops import TorchBackend
 from offgen.errors import UsageError
 from offgen.models import checkpoint_dtype, load_config, load_model
+from offgen.models.builder import ShapeBackend
+from offgen.models.dummy import RandomTensors
+from offgen.models.weights import open_checkpoint
 
 PROMPTS = [[5, 9, 17, 40], [7]]
 SIZES = {
@@ -265,3 +270,74 @@ def test_senseless_config_value_is_named(folder: Path, backend: Backend, key: st
 def test_missing_folder_file_is_named(tmp_path: Path, backend: Backend) -> None:
     with pytest.raises(UsageError, match=r"config\.json"):
         load_model(tmp_path, backend)
+
+
+class Keeping:
+    """A backend that looks at what is alive on the host each time it is handed a weight."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend, self._before = backend, set(storages())
+        self.packed: list[int] = []  # bytes of each linear
+        self.alive: list[int] = []  # bytes of all tensors made since the load began, then
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+        self.packed.append(weight.nbytes)
+        self.alive.append(self.num_alive())
+        return self._backend.linear(weight, bias)
+
+    def num_alive(self) -> int:
+        return sum(size for at, size in storages().items() if at not in self._before)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def storages() -> dict[int, int]:
+    """Bytes of every tensor's storage that is alive, by its address."""
+    gc.collect()
+    tensors = (one for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and one.device.type == "cpu")
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors if one.numel()}
+
+
+def test_weights_of_several_shards_are_never_held_twice(folder: Path, backend: Backend) -> None:
+    shard(folder)
+    watching: Any = Keeping(backend)
+    model = load_model(folder, watching)
+    small = watching.num_alive() - sum(watching.packed)  # norms, the embedding as it lies in its file, the rotation
+    for index, alive in enumerate(watching.alive):
+        assert alive <= sum(watching.packed[: index + 1]) + small, "something else is alive while a weight is packed"
+    assert len(watching.packed) == 4 * SIZES["num_hidden_layers"] + 1
+    assert model.weight_bytes >= sum(watching.packed)
+
+
+def test_weights_go_to_a_device_without_a_stop_on_the_host(folder: Path) -> None:
+    shard(folder)
+    watching: Any = Keeping(ShapeBackend(torch.float32))  # a card of its own: what is put there takes no host memory
+    model = load_model(folder, watching)
+    embedding = 4 * SIZES["vocab_size"] * SIZES["hidden_size"]  # in its file, where the device is no card
+    assert max(watching.alive) <= embedding + 1024
+    assert model.weight_bytes > sum(watching.packed) > 4 * embedding
+
+
+def test_a_tensor_that_lies_askew_in_its_file_is_read_all_the_same(folder: Path) -> None:
+    """Nothing says that a header's length is a multiple of the values' size."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    path.write_bytes(struct.pack("<Q", length + 3) + data[8 : 8 + length] + b"   " + data[8 + length :])
+    files, straight = open_checkpoint(folder), load_file(path)
+    for name, tensor in straight.items():
+        out = torch.full(tensor.shape, float("nan"), dtype=torch.float64)
+        files.take_into(name, out)
+        assert torch.equal(out, tensor.double())
+
+
+def test_dummy_weights_are_drawn_in_the_dtype_and_place_they_are_put(folder: Path) -> None:
+    source = RandomTensors()
+    narrow, wide = torch.empty(8, 4, dtype=torch.bfloat16), torch.empty(8, 4)
+    source.take_into("a.weight", narrow)
+    source.take_into("a.weight", wide)
+    assert torch.equal(wide.bfloat16(), narrow)
+    assert torch.equal(source.take("a.weight", (8, 4), None), wide)
+    source.take_into("a.norm.weight", wide)
+    assert torch.equal(wide, torch.ones(8, 4))
