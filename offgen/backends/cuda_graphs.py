@@ -23,7 +23,7 @@ from offgen.backends.base import AttentionInputs, KVCache
 NUM_SLOTS = 2
 MAX_ROWS = 512  # above this a step is long enough to hide its launches
 GRAPH_BYTES = 8 << 20  # kernel nodes, the output that is kept, a share of the pool: an allowance, not a measurement
-BUCKETS_MET = 4  # of lengths, for each number of rows: a job's rows are of a few lengths at a time
+BUCKETS_MET = 2  # of lengths, for each number of rows, of which a job meets but some
 
 
 class Captured(Protocol):

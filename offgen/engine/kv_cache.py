@@ -127,6 +127,12 @@ def _with_pool(sizing: Sizing, model: Model, backend: Backend, options: EngineOp
     graph_bytes = backend.graph_bytes(sizing.max_num_seqs) if records and step_bytes is not None else 0
     beside = None if step_bytes is None else step_bytes + graph_bytes
     budget = backend.kv_budget_bytes(options.gpu_memory_utilization, beside)
+    if beside is not None and budget < block_bytes:
+        raise UsageError(
+            f"weights and a step of {step.num_tokens} tokens ({beside / GIB:.1f} GiB, graphs included) leave no room"
+            f" for a KV pool in {options.gpu_memory_utilization:g} of {backend.device}",
+            hint=f"--gpu-memory-utilization 0.97, or --max-num-batched-tokens {max(1, step.num_tokens // 4)}",
+        )
     most = sizing.max_num_seqs * -(-sizing.max_model_len // sizing.block_size)
     num_blocks = max(1, min(most, budget // max(block_bytes, 1)))
     reason = "every row at full length fits" if num_blocks == most else f"{budget / GIB:.1f} GiB of free memory"

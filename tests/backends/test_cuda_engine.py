@@ -87,6 +87,24 @@ def test_tokens_equal_the_torch_backends(folder, request, options):
     assert generate(folder, rows, **options) == expected
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_the_largest_step_runs_on_these_kernels(folder, on_triton, monkeypatch, batch_invariant):
+    """As it is run on a card to measure it: one block for all rows, of lengths that differ."""
+    has_run = []
+
+    def peak_bytes(self: CudaBackend, run: Any) -> int:
+        run()
+        has_run.append(True)
+        return 0
+
+    monkeypatch.setattr(CudaBackend, "peak_bytes", peak_bytes)
+    options = EngineOptions(
+        device="cpu", dtype="float32", max_num_seqs=3, max_num_batched_tokens=53, batch_invariant=batch_invariant
+    )
+    assert "53 tokens in 3 rows" in open_engine(folder, options).sizing.why["num_blocks"]
+    assert has_run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

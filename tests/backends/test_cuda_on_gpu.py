@@ -120,6 +120,42 @@ def test_graphs_replay_what_eager_launches(folder):
     assert captured.refusal is None
 
 
+def test_the_pool_is_what_a_measured_step_leaves(folder):
+    from offgen.engine import EngineOptions, open_engine
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    options = EngineOptions(
+        device="cuda",
+        gpu_memory_utilization=(total - free + (4 << 30)) / total,  # 4 GiB of what is free
+        max_num_seqs=512,
+        max_num_batched_tokens=8192,
+    )
+    engine = open_engine(folder, options)
+    assert "measured in a step of 8192 tokens in 512 rows" in engine.sizing.why["num_blocks"]
+    assert engine.max_model_len == CONTEXT and engine.sizing.kv_bytes < 4 << 30
+    rows = prompts(40, max_tokens=20)
+    assert len(list(engine.generate(rows))) == 40
+
+
+def test_what_a_run_takes_at_its_worst_is_measured():
+    from offgen.backends import open_backend
+
+    backend = open_backend("cuda")
+    peak = backend.peak_bytes(lambda: torch.empty(1 << 28, dtype=torch.uint8, device="cuda").clone())
+    assert peak == 2 << 28
+
+
+def test_dummy_weights_are_the_same_each_time():
+    from offgen.models.dummy import RandomTensors
+
+    first, second = torch.empty(2, 512, 256, dtype=torch.bfloat16, device="cuda")
+    RandomTensors().take_into("a.weight", first)
+    RandomTensors().take_into("a.weight", second)
+    assert torch.equal(first, second)
+    assert abs(float(first.float().std()) - 0.02) < 1e-3
+
+
 def test_fp8_weights_stay_near():
     from offgen.backends.cuda_linear import Fp8Linear
 

@@ -58,6 +58,11 @@ def test_a_card_without_room_for_a_token_says_so(folder: Path) -> None:
         open_on_card(folder, {"max_tokens": 0})
 
 
+def test_a_card_that_weights_and_step_fill_says_what_to_try(folder: Path) -> None:
+    with pytest.raises(UsageError, match="leave no room for a KV pool"):
+        open_on_card(folder, {"total": 1_000_000, "used": 900_000})
+
+
 def test_whole_prompts_are_not_cut_in_secret(folder: Path) -> None:
     with pytest.raises(UsageError, match="does not fit"):
         open_on_card(folder, {"max_tokens": 20}, chunked_prefill=False)
