@@ -183,6 +183,7 @@ def test_a_chunk_over_several_splits(make_paged, mode):
     check_chunks(make_paged([530, 1030], num_kv_heads=1, head_dim=16), [20, 10], 2, mode)
 
 
+@pytest.mark.usefixtures("dots_in_order")
 def test_invariant_attention_has_the_bits_of_decode(make_paged):
     paged = make_paged([1100], num_kv_heads=1, head_dim=16)
     q = torch.randn(30, 2, 16, generator=torch.Generator().manual_seed(1)).to(paged.kv)

@@ -23,6 +23,7 @@ def test_matmul_invariant(device, num_outputs, size, dtype):
         torch.testing.assert_close(matmul_invariant(x, weight, bias), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.usefixtures("dots_in_order")
 def test_a_row_has_the_same_bits_at_every_number_of_rows(device):
     weight, x = randn(100, 300, device=device), randn(40, 300, device=device, seed=1)
     whole = matmul_invariant(x, weight)
