@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from offgen.backends import cpu_kv
 from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
-from offgen.backends.cpu_cache_ops import CacheOps, as_dtype, as_float32
+from offgen.backends.cpu_cache_ops import SMALL, CacheOps, as_dtype, as_float32
 from offgen.backends.cpu_int8 import Int8Linear
 from offgen.backends.cpu_linear import PackedLinear
 from offgen.backends.cpu_pool import Pool, float_bits
@@ -26,8 +26,7 @@ from offgen.errors import UsageError
 
 STORED = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 KV_KINDS = {"bf16": BFLOAT16, "int8": INT8}
-# values of a row-wise op that one thread finishes before another would have woken up
-SMALL_NORM, SMALL_ACTIVATION = 65536, 16384
+SMALL_NORM = 4 * SMALL  # norms are quick
 
 
 class CpuBackend:
@@ -117,7 +116,7 @@ class CpuBackend:
             count,
             wide.data_ptr(),
             out.data_ptr(),
-            is_small=wide.numel() <= SMALL_ACTIVATION,
+            is_small=wide.numel() <= SMALL,
         )
         return as_dtype(out, x.dtype)
 

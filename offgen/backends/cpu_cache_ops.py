@@ -12,16 +12,16 @@ from offgen.backends.cpu_attention import NO_WINDOW, attention_kernel, scratch_b
 from offgen.backends.cpu_attention_plan import ITEM_ROWS, plan_kernel
 from offgen.backends.cpu_pool import Pool, float_bits
 
-SMALL = 16384  # values that one thread finishes before another would have woken up
-
-
-def as_float32(x: torch.Tensor) -> torch.Tensor:
-    return x if x.dtype is torch.float32 and x.is_contiguous() else x.to(torch.float32).contiguous()
+SMALL = 16384  # values of a row-wise op that one thread finishes before another would have woken up
 
 
 def as_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Hundreds of calls a step ask for what a tensor already is: torch takes its time to find out."""
     return x if x.dtype is dtype else x.to(dtype)
+
+
+def as_float32(x: torch.Tensor) -> torch.Tensor:
+    return as_dtype(x, torch.float32).contiguous()
 
 
 @dataclass(frozen=True, slots=True)

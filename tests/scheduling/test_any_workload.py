@@ -104,11 +104,25 @@ def make_scheduler(config, *, plans):
     return scheduler
 
 
-def outputs_are_as_alone(config, seed, num_requests, trickle, plans):
+def outputs_are_as_alone(config, seed, num_requests, trickle, plans, *, failing=0.0):
+    """failing: share of the batches that run out of memory, however far they came; their rows start again, with what
+    they had."""
     rng = random.Random(seed)
     requests = make_requests(rng, num_requests)
     scheduler = make_scheduler(config, plans=plans)
-    _, finished, refused = play(scheduler, requests, vocab=VOCAB, lag=lambda _: rng.random() < 0.7, trickle=trickle)
+
+    def fails(_):
+        can_shrink = scheduler._limits.num_tokens > 1
+        return rng.randrange(3) if can_shrink and rng.random() < failing else None
+
+    _, finished, refused = play(
+        scheduler,
+        requests,
+        vocab=VOCAB,
+        lag=lambda _: rng.random() < 0.7,
+        trickle=trickle,
+        fails=fails if failing else None,
+    )
     assert_as_alone(scheduler, requests, finished, refused)
     assert_drained(scheduler)
 
@@ -135,34 +149,17 @@ def test_outputs_are_those_of_each_request_alone_at_length(config, seed, num_req
     outputs_are_as_alone(config, seed, num_requests, trickle, plans)
 
 
-def outputs_are_as_alone_though_batches_fail(config, seed, num_requests, trickle, plans):
-    """Wherever a batch runs out of memory, and however far it came: its rows start again, with what they had."""
-    rng = random.Random(seed)
-    requests = make_requests(rng, num_requests)
-    scheduler = make_scheduler(config, plans=plans)
-
-    def fails(_):
-        can_shrink = scheduler._limits.num_tokens > 1
-        return rng.randrange(3) if can_shrink and rng.random() < 0.1 else None
-
-    _, finished, refused = play(
-        scheduler, requests, vocab=VOCAB, lag=lambda _: rng.random() < 0.7, trickle=trickle, fails=fails
-    )
-    assert_as_alone(scheduler, requests, finished, refused)
-    assert_drained(scheduler)
-
-
 @EXAMPLES
 @given(**WORKLOADS)
 def test_a_batch_that_is_taken_back_changes_no_output(config, seed, num_requests, trickle, plans):
-    outputs_are_as_alone_though_batches_fail(config, seed, num_requests, trickle, plans)
+    outputs_are_as_alone(config, seed, num_requests, trickle, plans, failing=0.1)
 
 
 @pytest.mark.slow
 @MANY
 @given(**WORKLOADS)
 def test_a_batch_that_is_taken_back_changes_no_output_at_length(config, seed, num_requests, trickle, plans):
-    outputs_are_as_alone_though_batches_fail(config, seed, num_requests, trickle, plans)
+    outputs_are_as_alone(config, seed, num_requests, trickle, plans, failing=0.1)
 
 
 @EXAMPLES
