@@ -18,8 +18,17 @@ from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Downlo
 from offgen.backends.cpu_cache_ops import SMALL, CacheOps, as_dtype, as_float32
 from offgen.backends.cpu_int8 import Int8Linear
 from offgen.backends.cpu_linear import PackedLinear
-from offgen.backends.cpu_pool import Pool, float_bits
-from offgen.backends.cpu_rows import GELU, GELU_TANH, SILU, add_rms_norm_kernel, gated_kernel, rms_norm_kernel
+from offgen.backends.cpu_pool import Moving, Pool, float_bits
+from offgen.backends.cpu_program import Replayed
+from offgen.backends.cpu_rows import (
+    GELU,
+    GELU_TANH,
+    SILU,
+    add_rms_norm_kernel,
+    embedding_kernel,
+    gated_kernel,
+    rms_norm_kernel,
+)
 from offgen.backends.cpu_simd import BFLOAT16, FLOAT16, FLOAT32, INT8
 from offgen.backends.host import available_cpus, available_memory_bytes, kv_budget_bytes
 from offgen.errors import UsageError
@@ -61,13 +70,24 @@ class CpuBackend:
         return PackedLinear(self._pool, weight.to(self.dtype), bias)
 
     def embedding(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.embedding(token_ids, weight).to(torch.float32)
+        if weight.dtype not in STORED or not weight.is_contiguous():
+            return F.embedding(token_ids, weight).to(torch.float32)
+        out = self._pool.empty(token_ids.shape[0], weight.shape[1])
+        self._pool.run(
+            embedding_kernel(STORED[weight.dtype]).address,
+            *out.shape,
+            Moving.of(token_ids.data_ptr(), "token_ids"),
+            weight.data_ptr(),
+            out.data_ptr(),
+            is_small=out.numel() <= SMALL,
+        )
+        return out
 
     # small ops
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         wide, weight = as_float32(x), as_float32(weight)
-        out = torch.empty_like(wide)
+        out = self._pool.empty(*wide.shape)
         count = wide.shape[-1]
         self._pool.run(
             rms_norm_kernel.address,
@@ -85,7 +105,7 @@ class CpuBackend:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide, total, weight = as_float32(x), as_float32(residual), as_float32(weight)
-        out = torch.empty_like(wide)
+        out = self._pool.empty(*wide.shape)
         count = wide.shape[-1]
         self._pool.run(
             add_rms_norm_kernel.address,
@@ -109,7 +129,7 @@ class CpuBackend:
     def _gated(self, x: torch.Tensor, activation: int) -> torch.Tensor:
         wide = as_float32(x)
         count = wide.shape[-1] // 2
-        out = torch.empty(*wide.shape[:-1], count)
+        out = self._pool.empty(*wide.shape[:-1], count)
         self._pool.run(
             gated_kernel(activation).address,
             out.numel() // max(1, count),
@@ -195,4 +215,4 @@ class CpuBackend:
         return Arrived(tensor)
 
     def capture(self, forward: Callable[..., Any], *, pads: Mapping[str, int] | None = None) -> Callable[..., Any]:
-        return forward
+        return Replayed(self._pool, self._cache_ops.moving, forward) if self._pool.can_record else forward

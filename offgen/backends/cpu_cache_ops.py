@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from offgen.backends import cpu_kv
 from offgen.backends.base import AttentionInputs, AttentionSpec
 from offgen.backends.cpu_attention import NO_WINDOW, attention_kernel, scratch_bytes
 from offgen.backends.cpu_attention_plan import ITEM_ROWS, plan_kernel
-from offgen.backends.cpu_pool import Pool, float_bits
+from offgen.backends.cpu_pool import Moving, Pool, float_bits
 
 SMALL = 16384  # values of a row-wise op that one thread finishes before another would have woken up
 
@@ -24,22 +27,34 @@ def as_float32(x: torch.Tensor) -> torch.Tensor:
     return as_dtype(x, torch.float32).contiguous()
 
 
+PLAN_PARTS = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work items of a step's attention, where the kernel reads them."""
+    """The work items of a step's attention, where the kernel reads them.
 
-    memory: tuple[torch.Tensor, torch.Tensor]
-    query_at: tuple[int, ...]  # addresses of token, row, position
-    item_at: tuple[int, ...]  # of their number, order, (first, count, shared keys)
-    num_queries: int  # the rest of the tokens is padding
+    addresses   of the items' number, order, (first, count, shared keys); of the queries' token, row, position
+    """
+
+    memory: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    addresses: tuple[int, ...]
 
     @classmethod
-    def empty(cls, num_tokens: int, num_queries: int) -> Plan:
-        queries = torch.empty(3, num_tokens, dtype=torch.int32)
-        items = torch.empty(4 * num_tokens + 1, dtype=torch.int64)
-        query_at = tuple(queries.data_ptr() + 4 * num_tokens * i for i in range(3))
-        item_at = tuple(items.data_ptr() + 8 * i for i in (0, 1, 1 + num_tokens))
-        return cls((queries, items), query_at, item_at, num_queries)
+    def empty(cls, num_tokens: int) -> Plan:
+        queries = np.empty((3, num_tokens), dtype=np.int32)
+        items = np.empty(4 * num_tokens + 1, dtype=np.int64)
+        item_at = [items.ctypes.data + 8 * i for i in (0, 1, 1 + num_tokens)]
+        return cls((queries, items), (*item_at, *(queries.ctypes.data + 4 * num_tokens * i for i in range(3))))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """One of the addresses of a plan: those of its items, then those of its queries."""
+
+    per_group: int  # query heads of a KV head
+    may_share: bool
+    index: int
 
 
 class CacheOps:
@@ -47,6 +62,22 @@ class CacheOps:
         self._pool = pool
         self._inputs: AttentionInputs | None = None
         self._plans: dict[tuple[int, bool], Plan] = {}  # of self._inputs, by heads per KV head and may-share
+        self._found: dict[Hashable, Moving] = {}  # of self._inputs
+
+    def moving(self, inputs: AttentionInputs, what: Hashable) -> Moving:
+        """What a kernel is told of a step: the address of a tensor of `inputs` or of a plan, or `table_stride`."""
+        if self._inputs is not inputs:
+            self._inputs = inputs
+            self._plans.clear()
+            self._found.clear()
+        found = self._found.get(what)
+        if found is None:
+            if isinstance(what, PlanPart):
+                value = self._plan_of(inputs, what.per_group, what.may_share).addresses[what.index]
+            else:
+                value = inputs.block_tables.stride(0) if what == "table_stride" else _ints(getattr(inputs, str(what)))
+            found = self._found[what] = Moving.of(value, what)
+        return found
 
     def rope_and_write_kv(
         self,
@@ -61,7 +92,7 @@ class CacheOps:
     ) -> torch.Tensor:
         wide, cos_sin = as_float32(qkv), as_float32(cos_sin)
         q_norm, k_norm = (None if norm is None else as_float32(norm) for norm in (q_norm, k_norm))
-        out = torch.empty(wide.shape[0], spec.num_heads, spec.head_dim)
+        out = self._pool.empty(wide.shape[0], spec.num_heads, spec.head_dim)
         self._pool.run(
             cpu_kv.write_kernel(kv_cache.kind).address,
             wide.shape[0],
@@ -72,8 +103,8 @@ class CacheOps:
             wide.shape[1] * 4,
             cos_sin.data_ptr(),
             cos_sin.shape[1],
-            _ints(inputs.positions),
-            _ints(inputs.slots),
+            self.moving(inputs, "positions"),
+            self.moving(inputs, "slots"),
             _address(q_norm),
             _address(k_norm),
             float_bits(norm_eps),
@@ -96,8 +127,8 @@ class CacheOps:
             rows.stride(0) * 4,
             0,
             0,
-            _ints(inputs.positions),
-            _ints(inputs.slots),
+            self.moving(inputs, "positions"),
+            self.moving(inputs, "slots"),
             0,
             0,
             0,
@@ -116,16 +147,17 @@ class CacheOps:
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         wide, sinks = as_float32(q), None if sinks is None else as_float32(sinks)
-        out, plan = torch.empty_like(wide), self._plan_of(inputs, spec, kv_cache.block_size, wide.shape[0])
-        if plan.num_queries < wide.shape[0]:
-            out[plan.num_queries :].zero_()  # padding tokens
-        most = max(ITEM_ROWS, spec.num_heads // spec.num_kv_heads)
-        width = cpu_kv.padded_dim(spec.head_dim)
-        scratch = torch.empty(self._pool.threads, scratch_bytes(most, spec.head_dim, width), dtype=torch.uint8)
+        out = self._pool.empty(*wide.shape)
+        num_queries = int(inputs.cu_seqlens_q.numpy()[-1])
+        if num_queries < wide.shape[0]:
+            out[num_queries:].zero_()  # padding tokens
+        per_group, may_share = spec.num_heads // spec.num_kv_heads, spec.sliding_window is None
+        most, width = max(ITEM_ROWS, per_group), cpu_kv.padded_dim(spec.head_dim)
+        bytes_each = scratch_bytes(most, spec.head_dim, width)
+        scratch = self._pool.empty(self._pool.threads, bytes_each, dtype=torch.uint8)
         self._pool.run(
             attention_kernel(kv_cache.kind).address,
-            *plan.item_at,
-            *plan.query_at,
+            *(self.moving(inputs, PlanPart(per_group, may_share, i)) for i in range(PLAN_PARTS)),
             wide.data_ptr(),
             out.data_ptr(),
             spec.num_heads,
@@ -135,8 +167,8 @@ class CacheOps:
             NO_WINDOW if spec.sliding_window is None else spec.sliding_window,
             float_bits(spec.logit_soft_cap or 0.0),
             _address(sinks),
-            _ints(inputs.block_tables),
-            inputs.block_tables.stride(0),
+            self.moving(inputs, "block_tables"),
+            self.moving(inputs, "table_stride"),
             kv_cache.block_size,
             *kv_cache.addresses(),
             most,
@@ -145,33 +177,29 @@ class CacheOps:
         )
         return as_dtype(out, q.dtype)
 
-    def _plan_of(self, inputs: AttentionInputs, spec: AttentionSpec, block_size: int, num_tokens: int) -> Plan:
-        """Made by the first layer of a step that needs it, and kept for the others."""
-        per_group, may_share = spec.num_heads // spec.num_kv_heads, spec.sliding_window is None
-        if self._inputs is not inputs:
-            self._inputs = inputs
-            self._plans.clear()
+    def _plan_of(self, inputs: AttentionInputs, per_group: int, may_share: bool) -> Plan:
+        """Made when the first layer of a step asks for it, and kept for the others."""
         plan = self._plans.get((per_group, may_share))
         if plan is None:
-            plan = self._plans[per_group, may_share] = Plan.empty(num_tokens, int(inputs.cu_seqlens_q[-1]))
-            number, order, items = plan.item_at
-            self._pool.run(
+            num_tokens = inputs.positions.shape[0]
+            plan = self._plans[per_group, may_share] = Plan.empty(num_tokens)
+            number, order, items, *queries = plan.addresses
+            self._pool.run_alone(
                 plan_kernel.address,
                 inputs.seq_lens.shape[0],
                 inputs.num_decodes,
                 _ints(inputs.cu_seqlens_q),
                 _ints(inputs.seq_lens),
-                _ints(inputs.block_tables),
-                inputs.block_tables.stride(0),
-                block_size,
+                self.moving(inputs, "block_tables"),
+                self.moving(inputs, "table_stride"),
+                inputs.block_size,
                 per_group,
                 int(may_share),  # a window leaves little of a prefix to share
                 num_tokens,
-                *plan.query_at,
+                *queries,
                 items,
                 order,
                 number,
-                is_small=True,
             )
         return plan
 

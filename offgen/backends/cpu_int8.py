@@ -142,7 +142,7 @@ class Int8Linear:
         if x.dtype != torch.float32 or not x.is_contiguous():
             return self(x.float().contiguous()).to(x.dtype)
         values, scales = quantize(self._pool, x, self._steps * self._group, self._group)
-        out = torch.empty(x.shape[0], self.out_features)
+        out = self._pool.empty(x.shape[0], self.out_features)
         self._pool.run(
             int8_kernel(self._group).address,
             x.shape[0],
@@ -163,7 +163,7 @@ class Int8Linear:
 def quantize(pool: Pool, x: torch.Tensor, padded: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """x [M, K] -> integers [M, padded], float32 scales [M]."""
     num_rows, k = x.shape
-    values, scales = torch.empty(num_rows, padded, dtype=STORED[group]), torch.empty(num_rows)
+    values, scales = pool.empty(num_rows, padded, dtype=STORED[group]), pool.empty(num_rows)
     where = (x.data_ptr(), values.data_ptr(), group, scales.data_ptr())
     pool.run(quantize_kernel.address, num_rows, k, padded, *where, is_small=x.numel() < SMALL)
     return values, scales

@@ -82,7 +82,7 @@ class PackedLinear:
         if x.dtype != torch.float32 or not x.is_contiguous():
             return self(x.float().contiguous()).to(x.dtype)
         num_rows = x.shape[0]
-        out = torch.empty(num_rows, self.out_features)
+        out = self._pool.empty(num_rows, self.out_features)
         self._pool.run(
             self._kernel,
             num_rows,

@@ -1,4 +1,4 @@
-"""Runs kernels on the threads that torch already has. Knows OpenMP; no kernel.
+"""Runs kernels on the threads that torch already has, or notes them for later. Knows OpenMP; no kernel.
 
 A second pool beside torch's would fight with it: both spin for a while after their work. So a kernel enters the very
 OpenMP runtime that torch loaded, through GOMP_parallel, which GNU's, Intel's and LLVM's runtimes all offer on Linux.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,23 @@ from typing import Any
 
 import torch
 
+from offgen.backends.cpu_memory import StepMemory
+
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+COUNTERS = 2  # before a kernel's own arguments: of work taken, of workers entered
+Recorded = tuple[int, tuple[int, ...]]  # a kernel and its arguments
+
+
+class Moving(int):
+    """An argument that another step has elsewhere, and the name under which it is looked up then."""
+
+    what: Hashable
+
+    @classmethod
+    def of(cls, value: int, what: Hashable) -> Moving:
+        moving = cls(value)
+        moving.what = what
+        return moving
 
 
 @lru_cache(maxsize=1024)
@@ -36,16 +52,44 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._parallel: Callable[..., Any] = (_gomp_parallel() or _python_parallel(threads)) if threads > 1 else _alone
+        self.recorded: list[Recorded] | None = None  # what was noted since start_recording
+        self._memory = StepMemory()
+        parallel, self.barrier = _openmp() if threads > 1 else (_alone, 0)
+        self.can_record = parallel is not None
+        self._parallel: Callable[..., Any] = parallel or _python_parallel(threads)
 
     def run(self, kernel: int, *args: int, is_small: bool = False) -> None:
         """Call kernel(args) on every thread and wait; on this thread alone if is_small. Releases the GIL."""
-        memory = (ctypes.c_int64 * (2 + len(args)))(0, 0, *args)
-        address = ctypes.addressof(memory)
-        if is_small:
-            _alone(kernel, address, 1, 0)
+        if self.recorded is not None:
+            self.recorded.append((kernel, args))
+        elif is_small:
+            self.run_alone(kernel, *args)
         else:
-            self._parallel(kernel, address, self.threads, 0)
+            memory = (ctypes.c_int64 * (COUNTERS + len(args)))(0, 0, *args)
+            self._parallel(kernel, ctypes.addressof(memory), self.threads, 0)
+
+    def run_alone(self, kernel: int, *args: int) -> None:
+        """Call kernel(args) on this thread, at once even while recording: it must not read what is only noted."""
+        memory = (ctypes.c_int64 * (COUNTERS + len(args)))(0, 0, *args)
+        _alone(kernel, ctypes.addressof(memory), 1, 0)
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Memory for a result. While recording, it is the same in every run of what is recorded."""
+        return self._memory.empty(*shape, dtype=dtype)
+
+    def start_recording(self) -> None:
+        self.recorded = []
+        self._memory.start()
+
+    def flush(self) -> None:
+        """Run what was noted, and go on without a record."""
+        noted, self.recorded = self.recorded, None
+        for kernel, args in noted or ():
+            self.run(kernel, *args)
+
+    def stop_recording(self) -> None:
+        self.recorded = None
+        self._memory.stop()
 
 
 def _alone(kernel: int, address: int, threads: int, flags: int) -> None:
@@ -57,18 +101,20 @@ def _callable(kernel: int) -> Any:
     return KERNEL_TYPE(kernel)
 
 
-def _gomp_parallel() -> Callable[..., Any] | None:
+def _openmp() -> tuple[Callable[..., Any] | None, int]:
+    """(GOMP_parallel, address of GOMP_barrier) of the runtime that torch loaded."""
     libraries: list[str | None] = [None]  # what the process loaded globally, torch's runtime among it
     libraries += [str(path) for path in Path(torch.__file__).parent.glob("lib/libtorch_cpu.so")]
     for name in libraries:
         try:
-            function = ctypes.CDLL(name).GOMP_parallel
+            library = ctypes.CDLL(name)
+            parallel, barrier = library.GOMP_parallel, library.GOMP_barrier
         except (OSError, AttributeError):
             continue
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        function.restype = None
-        return function
-    return None
+        parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        parallel.restype = None
+        return parallel, ctypes.cast(barrier, ctypes.c_void_p).value or 0
+    return None, 0
 
 
 def _python_parallel(threads: int) -> Callable[..., Any]:

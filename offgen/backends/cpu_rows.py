@@ -11,12 +11,33 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
-from offgen.backends.cpu_simd import exp_float32, fetch_add, float32_at, float_of
+from offgen.backends.cpu_simd import ITEMSIZE, exp_float32, fetch_add, float32_at, float_of, int64_at, widened
 
 KERNEL = types.void(types.CPointer(types.int64))
 ROWS = 4  # rows a worker takes at a time
 FAST = {"reassoc", "contract", "nsz"}
 SILU, GELU, GELU_TANH = 0, 1, 2
+
+
+@cache
+def embedding_kernel(kind: int) -> Any:
+    """out [T, E] = rows of the table, widened. Arguments: T, E, token ids (int64), table, out."""
+    item = ITEMSIZE[kind]
+
+    @cfunc(KERNEL, cache=True)
+    def kernel(memory):  # type: ignore[no-untyped-def]
+        args = carray(memory, 7)
+        num_rows, count, ids = args[2], args[3], int64_at(args[4])
+        while True:
+            first = fetch_add(args.ctypes.data, ROWS)
+            if first >= num_rows:
+                break
+            for row in range(first, min(num_rows, first + ROWS)):
+                source, out = args[5] + ids[row] * count * item, float32_at(args[6] + row * count * 4)
+                for i in range(count):
+                    out[i] = widened(kind, source + i * item)
+
+    return kernel
 
 
 @njit(fastmath=FAST, error_model="numpy")

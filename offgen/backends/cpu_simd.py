@@ -226,6 +226,24 @@ def half_bits(_: Any, value: Any) -> Any:
     return types.uint16(types.float32), codegen
 
 
+@intrinsic(prefer_literal=True)
+def widened(_: Any, kind: Any, address: Any) -> Any:
+    """The float32 of one value stored at an address as `kind` (not INT8)."""
+    if not isinstance(kind, types.IntegerLiteral):
+        return None
+    stored_as = int(kind.literal_value)
+
+    def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
+        where = pointer(bd, args[1])
+        if stored_as == FLOAT32:
+            return load(bd, where, F32, 4)
+        if stored_as == FLOAT16:
+            return bd.fpext(load(bd, where, ir.HalfType(), 2), F32)
+        return bd.bitcast(bd.shl(bd.zext(load(bd, where, I16, 2), I32), I32(16)), F32)
+
+    return types.float32(kind, types.int64), codegen
+
+
 def emit_prefetch(bd: Any, where: Any) -> None:
     """Ask for the cache line at a pointer, into the second-level cache."""
     name = "llvm.prefetch.p0"
@@ -240,6 +258,29 @@ def prefetch(_: Any, address: Any) -> Any:
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
         emit_prefetch(bd, pointer(bd, args[0]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def call_kernel(_: Any, function: Any, memory: Any) -> Any:
+    """Call a kernel by its address, with the address of its arguments."""
+
+    def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I64])
+        bd.call(bd.inttoptr(args[0], kind.as_pointer()), [args[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def call_nothing(_: Any, function: Any) -> Any:
+    """Call a function without arguments by its address."""
+
+    def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
+        bd.call(bd.inttoptr(args[0], ir.FunctionType(ir.VoidType(), []).as_pointer()), [])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

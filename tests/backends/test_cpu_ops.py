@@ -135,7 +135,7 @@ def test_without_an_openmp_entry_python_threads_do_the_work(monkeypatch):
 
     weight, x = torch.randn(300, 200), torch.randn(50, 200)
     expected = PackedLinear(cpu_pool.Pool(2), weight, None)(x)
-    monkeypatch.setattr(cpu_pool, "_gomp_parallel", lambda: None)
+    monkeypatch.setattr(cpu_pool, "_openmp", lambda: (None, 0))
     assert torch.equal(PackedLinear(cpu_pool.Pool(3), weight, None)(x), expected)
 
 
