@@ -75,7 +75,8 @@ class CpuBackend:
         out = self._pool.empty(token_ids.shape[0], weight.shape[1])
         self._pool.run(
             embedding_kernel(STORED[weight.dtype]).address,
-            *out.shape,
+            self._pool.rows(out.shape[0]),
+            out.shape[1],
             Moving.of(token_ids.data_ptr(), "token_ids"),
             weight.data_ptr(),
             out.data_ptr(),
@@ -91,7 +92,7 @@ class CpuBackend:
         count = wide.shape[-1]
         self._pool.run(
             rms_norm_kernel.address,
-            wide.numel() // count,
+            self._pool.rows(wide.numel() // count),
             count,
             wide.data_ptr(),
             weight.data_ptr(),
@@ -109,7 +110,7 @@ class CpuBackend:
         count = wide.shape[-1]
         self._pool.run(
             add_rms_norm_kernel.address,
-            wide.numel() // count,
+            self._pool.rows(wide.numel() // count),
             count,
             wide.data_ptr(),
             total.data_ptr(),
@@ -132,7 +133,7 @@ class CpuBackend:
         out = self._pool.empty(*wide.shape[:-1], count)
         self._pool.run(
             gated_kernel(activation).address,
-            out.numel() // max(1, count),
+            self._pool.rows(out.numel() // max(1, count)),
             count,
             wide.data_ptr(),
             out.data_ptr(),

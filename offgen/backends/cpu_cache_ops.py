@@ -95,7 +95,7 @@ class CacheOps:
         out = self._pool.empty(wide.shape[0], spec.num_heads, spec.head_dim)
         self._pool.run(
             cpu_kv.write_kernel(kv_cache.kind).address,
-            wide.shape[0],
+            self._pool.rows(wide.shape[0]),
             spec.num_heads,
             spec.num_kv_heads,
             spec.head_dim,
@@ -119,7 +119,7 @@ class CacheOps:
         rows = as_float32(torch.stack((k, v), dim=1))
         self._pool.run(
             cpu_kv.write_kernel(kv_cache.kind).address,
-            rows.shape[0],
+            self._pool.rows(rows.shape[0]),
             0,
             k.shape[1],
             k.shape[2],

@@ -145,7 +145,7 @@ class Int8Linear:
         out = self._pool.empty(x.shape[0], self.out_features)
         self._pool.run(
             int8_kernel(self._group).address,
-            x.shape[0],
+            self._pool.rows(x.shape[0]),
             self.out_features,
             self._steps,
             values.data_ptr(),
@@ -165,5 +165,5 @@ def quantize(pool: Pool, x: torch.Tensor, padded: int, group: int) -> tuple[torc
     num_rows, k = x.shape
     values, scales = pool.empty(num_rows, padded, dtype=STORED[group]), pool.empty(num_rows)
     where = (x.data_ptr(), values.data_ptr(), group, scales.data_ptr())
-    pool.run(quantize_kernel.address, num_rows, k, padded, *where, is_small=x.numel() < SMALL)
+    pool.run(quantize_kernel.address, pool.rows(num_rows), k, padded, *where, is_small=x.numel() < SMALL)
     return values, scales

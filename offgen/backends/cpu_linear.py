@@ -85,7 +85,7 @@ class PackedLinear:
         out = self._pool.empty(num_rows, self.out_features)
         self._pool.run(
             self._kernel,
-            num_rows,
+            self._pool.rows(num_rows),
             self.out_features,
             self.in_features,
             x.data_ptr(),

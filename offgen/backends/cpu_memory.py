@@ -26,17 +26,23 @@ class StepMemory:
     def __init__(self) -> None:
         self._chunks: list[np.ndarray[Any, Any]] = []
         self._ranges: FreeRanges | None = None
+        self._tokens = self._capacity = 1
 
-    def start(self) -> None:
+    def start(self, tokens: int, capacity: int) -> None:
+        """Begin a recording of a step of so many tokens, which is to serve steps of up to `capacity`."""
+        self._tokens, self._capacity = tokens, capacity
         self._ranges = FreeRanges([chunk.size for chunk in self._chunks])
 
     def stop(self) -> None:
         self._ranges = None
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """While recording, a tensor of one or several rows a token has room for those of the capacity behind it."""
         if self._ranges is None:
             return torch.empty(*shape, dtype=dtype)
-        ranges, size = self._ranges, -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        count = math.prod(shape) * dtype.itemsize
+        room = count // self._tokens * self._capacity if shape[0] % self._tokens == 0 else count
+        ranges, size = self._ranges, -(-room // ALIGNMENT) * ALIGNMENT
         place = ranges.take(size)
         if place is None:
             self._chunks.append(_aligned(max(size, CHUNK_BYTES)))
@@ -44,10 +50,21 @@ class StepMemory:
             place = ranges.take(size)
             assert place is not None
         chunk, begin = place
-        count = math.prod(shape) * dtype.itemsize
         held = self._chunks[chunk][begin : begin + count].view(NUMPY_TYPES[dtype]).reshape(shape)
         weakref.finalize(held, ranges.give_back, chunk, begin, begin + size).atexit = False
         return torch.from_numpy(held)  # every view of it holds `held`
+
+    def whole(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """rows [tokens, …], as recorded, with all the rows of the capacity; None if they do not lie here."""
+        if rows.shape[0] != self._tokens or not rows.is_contiguous():
+            return None
+        for chunk in self._chunks:
+            begin = rows.data_ptr() - chunk.ctypes.data
+            if 0 <= begin < chunk.size:
+                end = begin + rows.nbytes // self._tokens * self._capacity
+                values = chunk[begin:end].view(NUMPY_TYPES[rows.dtype])
+                return torch.from_numpy(values.reshape(self._capacity, *rows.shape[1:]))
+        return None
 
 
 def _aligned(num_bytes: int) -> np.ndarray[Any, Any]:

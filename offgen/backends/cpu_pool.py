@@ -11,6 +11,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ from offgen.backends.cpu_memory import StepMemory
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 COUNTERS = 2  # before a kernel's own arguments: of work taken, of workers entered
 Recorded = tuple[int, tuple[int, ...]]  # a kernel and its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The name of a number of rows: so many for each token."""
+
+    per_token: int
 
 
 class Moving(int):
@@ -53,7 +61,8 @@ class Pool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.recorded: list[Recorded] | None = None  # what was noted since start_recording
-        self._memory = StepMemory()
+        self.memory = StepMemory()
+        self._tokens = 1  # of the step that is recorded
         parallel, self.barrier = _openmp() if threads > 1 else (_alone, 0)
         self.can_record = parallel is not None
         self._parallel: Callable[..., Any] = parallel or _python_parallel(threads)
@@ -75,11 +84,20 @@ class Pool:
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Memory for a result. While recording, it is the same in every run of what is recorded."""
-        return self._memory.empty(*shape, dtype=dtype)
+        return self.memory.empty(*shape, dtype=dtype)
 
-    def start_recording(self) -> None:
-        self.recorded = []
-        self._memory.start()
+    def rows(self, count: int) -> int:
+        """The number of rows a kernel works on: while recording, so many for each token of the step that runs."""
+        if self.recorded is None:
+            return count
+        if count % self._tokens:
+            self.flush()
+        return Moving.of(count, Rows(count // self._tokens))
+
+    def start_recording(self, tokens: int, capacity: int) -> None:
+        """Note kernels instead of starting them, in a step of so many tokens, for all steps of up to `capacity`."""
+        self.recorded, self._tokens = [], tokens
+        self.memory.start(tokens, capacity)
 
     def flush(self) -> None:
         """Run what was noted, and go on without a record."""
@@ -89,7 +107,7 @@ class Pool:
 
     def stop_recording(self) -> None:
         self.recorded = None
-        self._memory.stop()
+        self.memory.stop()
 
 
 def _alone(kernel: int, address: int, threads: int, flags: int) -> None:

@@ -1,28 +1,28 @@
 """A forward pass as one list of kernels that the threads run through by themselves. Knows kernels as addresses.
 
 Started one by one from Python, a step's kernels lose their threads in between: each waits a moment, sleeps, and must be
-woken. A program is recorded once for each number of tokens, by running the pass with kernels noted instead of started,
-and is one call from then on. What moves from step to step (block tables, positions, the plan of attention) reaches the
-record as a `Moving` number, and is put in place before each run.
+woken. A program is recorded once for all steps of up to 8, 16, 32, … tokens, by running the pass with kernels noted
+instead of started, and is one call from then on. What moves from step to step (numbers of rows, block tables,
+positions, the plan of attention) reaches the record as a `Moving` number, and is put in place before each run.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numba import carray, cfunc
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from offgen.backends.base import AttentionInputs, KVCache
-from offgen.backends.cpu_pool import COUNTERS, Moving, Pool, Recorded
+from offgen.backends.cpu_pool import COUNTERS, Moving, Pool, Recorded, Rows
 from offgen.backends.cpu_rows import KERNEL
 from offgen.backends.cpu_simd import call_kernel, call_nothing, int64_at
 
-MAX_PROGRAMS = 256  # kept: those of the numbers of tokens seen last
+SMALLEST = 8  # tokens that the smallest program has room for
 
 Forward = Callable[..., torch.Tensor]
 Resolve = Callable[[Hashable], int]
@@ -63,7 +63,7 @@ class Program:
         self._moving = [(what, np.array(places)) for what, places in moving.items()]
 
     def run(self, resolve: Resolve) -> torch.Tensor:
-        """One pass; the tensor returned is overwritten by the next pass of any program."""
+        """One pass [capacity, …], of which the step's tokens are valid, until the next pass of any program."""
         memory = self._memory
         memory[self._counters] = 0
         for what, places in self._moving:
@@ -79,7 +79,7 @@ class Replayed:
         self._pool = pool
         self._resolve = resolve
         self._forward = forward
-        self._programs: OrderedDict[int, Program] = OrderedDict()
+        self._programs: dict[int, Program] = {}  # by capacity
         self._kv_caches: list[KVCache] | None = None
         self.can_replay = True
 
@@ -96,34 +96,39 @@ class Replayed:
             self._kv_caches = kv_caches
 
         def resolve(what: Hashable) -> int:
+            if isinstance(what, Rows):
+                return what.per_token * count
             return token_ids.data_ptr() if what == "token_ids" else self._resolve(inputs, what)
 
-        program = self._programs.get(count)
-        if program is not None:
-            self._programs.move_to_end(count)
-            return program.run(resolve)
-        return self._record(token_ids, kv_caches, inputs, resolve)
+        capacity = max(SMALLEST, 1 << (count - 1).bit_length())
+        program = self._programs.get(capacity)
+        if program is None:
+            return self._record(capacity, token_ids, kv_caches, inputs, resolve)
+        return program.run(resolve)[:count]
 
     def _record(
-        self, token_ids: torch.Tensor, kv_caches: list[KVCache], inputs: AttentionInputs, resolve: Resolve
+        self,
+        capacity: int,
+        token_ids: torch.Tensor,
+        kv_caches: list[KVCache],
+        inputs: AttentionInputs,
+        resolve: Resolve,
     ) -> torch.Tensor:
-        watch = _Watch(self._pool)
-        self._pool.start_recording()
+        pool, count = self._pool, token_ids.shape[0]
+        pool.start_recording(count, capacity)
         try:
-            with watch:
+            with _Watch(pool):
                 output = self._forward(token_ids, kv_caches, inputs)
-            recorded = self._pool.recorded
-            if recorded is None or not _is_resolved(recorded, resolve):
+            recorded, whole = pool.recorded, pool.memory.whole(output)
+            if recorded is None or whole is None or not _is_resolved(recorded, resolve):
                 self.can_replay = False
                 self._programs.clear()
-                self._pool.flush()
+                pool.flush()
                 return output
         finally:
-            self._pool.stop_recording()
-        program = self._programs[token_ids.shape[0]] = Program(self._pool, recorded, output)
-        if len(self._programs) > MAX_PROGRAMS:
-            self._programs.popitem(last=False)
-        return program.run(resolve)
+            pool.stop_recording()
+        program = self._programs[capacity] = Program(pool, recorded, whole)
+        return program.run(resolve)[:count]
 
 
 def _is_resolved(recorded: Sequence[Recorded], resolve: Resolve) -> bool:
@@ -131,26 +136,32 @@ def _is_resolved(recorded: Sequence[Recorded], resolve: Resolve) -> bool:
     return all(value == resolve(value.what) for _, args in recorded for value in args if isinstance(value, Moving))
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets views pass; before anything else that torch does, the kernels noted so far run, and the record is void."""
+# what torch is asked for that computes nothing, if it need not copy
+VIEWS = {"__getitem__", "contiguous", "float", "reshape", "split", "to", "unsqueeze", "view"}
+QUESTIONS = {"__get__", "__len__", "data_ptr", "dim", "is_contiguous", "numel", "numpy", "size", "stride"}
+HARMLESS = VIEWS | QUESTIONS
+
+
+class _Watch(TorchFunctionMode):
+    """Lets views pass; before anything else that torch does, the kernels noted so far run, and the record is void.
+
+    (A TorchDispatchMode would see more, and brings imports of two seconds.)
+    """
 
     def __init__(self, pool: Pool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._pool = pool
 
-    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.is_view:
+        if getattr(func, "__name__", "") in HARMLESS:
             out = func(*args, **kwargs)
-            if _memory_of(out) <= _memory_of((args, kwargs)):
+            if _storages(out) <= _storages(args):
                 return out
         self._pool.flush()
         return func(*args, **kwargs)
 
 
-def _memory_of(values: Any) -> set[int]:
-    found: set[int] = set()
-    for value in torch.utils._pytree.tree_leaves(values):
-        if isinstance(value, torch.Tensor):
-            found.add(value.untyped_storage().data_ptr())
-    return found
+def _storages(values: Any) -> set[int]:
+    found = values if isinstance(values, (tuple, list)) else (values,)
+    return {value.untyped_storage().data_ptr() for value in found if isinstance(value, torch.Tensor)}

@@ -12,7 +12,7 @@ import torch
 import transformers
 from test_families import CASES, SMALL
 
-from offgen.backends import cpu_pool, cpu_program, open_backend
+from offgen.backends import cpu_pool, open_backend
 from offgen.backends.cpu_memory import CHUNK_BYTES, FreeRanges, StepMemory
 from offgen.backends.cpu_program import Replayed
 from offgen.models import load_model
@@ -28,12 +28,12 @@ class Checked:
         self._model, self.config, self.compute_logits = model, model.config, model.compute_logits
         self.captured = backend.capture(model.forward)
         self.caches = make_caches()
-        self.passes = 0
+        self.sizes: set[int] = set()
 
     def forward(self, token_ids: torch.Tensor, kv_caches: list[Any], inputs: Any) -> torch.Tensor:
         expected = self._model.forward(token_ids, kv_caches, inputs)
         assert torch.equal(self.captured(token_ids, self.caches, inputs), expected)
-        self.passes += 1
+        self.sizes.add(len(token_ids))
         return expected
 
 
@@ -56,7 +56,7 @@ def test_every_family(case: str, tmp_path: Path) -> None:
     paged_rows.generate(model, backend, PROMPTS, max_tokens=12, chunk=7)
     assert isinstance(model.captured, Replayed)
     assert model.captured.can_replay == (not case.startswith(WITH_TORCH_OPS))
-    assert model.passes > 12
+    assert len(model.sizes) > 4
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,10 @@ def test_every_kind_of_weight_cache_and_thread_count(options: dict[str, Any], tm
     assert model.captured.can_replay
 
 
-def test_only_the_programs_of_sizes_seen_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_program, "MAX_PROGRAMS", 2)
+def test_one_program_serves_all_steps_up_to_its_capacity(tmp_path: Path) -> None:
     model, backend = checked(saved("llama", tmp_path))
-    paged_rows.generate(model, backend, PROMPTS, max_tokens=12, chunk=7)
-    assert model.captured.num_programs == 2
+    paged_rows.generate(model, backend, PROMPTS, max_tokens=12, chunk=40)
+    assert model.sizes == {1, 2, 3, 4, 5, 24, 33} and model.captured.num_programs == 3
 
 
 def test_other_caches_are_not_those_that_were_recorded(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_without_openmp_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.
 
 def test_memory_serves_again_once_no_tensor_is_over_it() -> None:
     memory = StepMemory()
-    memory.start()
+    memory.start(2, 2)
     first = memory.empty(4, 100)
     view, second = first.view(-1)[10:], memory.empty(50)
     del first
@@ -102,7 +101,7 @@ def test_memory_serves_again_once_no_tensor_is_over_it() -> None:
     del view
     assert memory.empty(2, 200).data_ptr() == where
     memory.stop()
-    memory.start()  # another recording: nobody waits for what the last one holds
+    memory.start(1, 1)  # another recording: nobody waits for what the last one holds
     assert memory.empty(1).data_ptr() == where
     assert memory.empty(CHUNK_BYTES, dtype=torch.uint8).shape == (CHUNK_BYTES,)
     memory.stop()
