@@ -25,10 +25,9 @@ from offgen.backends.cpu_simd import (
     float32_at,
     float32_of_bits,
     int16_at,
-    int32_at,
     uint8_at,
 )
-from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, int8_rows, tile_height
+from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, int8_rows, take_edge, tile_height
 
 HAS_VNNI = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 FOURS, PAIRS = 4, 2  # neighbours in k that one instruction multiplies and sums
@@ -81,39 +80,39 @@ def quantize_kernel(memory):  # type: ignore[no-untyped-def]
 
 @cache
 def int8_kernel(group: int) -> Any:
-    """Arguments: M, N, K / group, x quantized, x scales, packed, weight scales, corrections, bias, out, block."""
+    """Arguments: M, N, K / group, x quantized, x scales, packed, what each panel's columns are told, out, block."""
 
     @cfunc(types.void(types.CPointer(types.int64)), cache=True)
     def kernel(memory):  # type: ignore[no-untyped-def]
-        args = carray(memory, 13)
+        args = carray(memory, 11)
         num_rows, num_columns, steps = args[2], args[3], args[4]
-        x_scales, block = float32_at(args[6]), args[12]
+        x, x_scales, packed, told, out, block = args[5], args[6], args[7], args[8], args[9], args[10]
         panels = (num_columns + TILE_COLUMNS - 1) // TILE_COLUMNS
         items = panels * ((num_rows + block - 1) // block)
-        sums = np.empty((TILE_ROWS, TILE_COLUMNS), np.int32)
-        to = sums.ctypes.data
+        edge_values = np.empty((TILE_ROWS, TILE_COLUMNS), np.float32)
+        edge = edge_values.ctypes.data
         size = TILE_COLUMNS * steps * group
         following = fetch_add(args.ctypes.data, 1)
         while following < items:  # as in cpu_linear: the next panel is fetched while this one is computed
             taken, following = following, fetch_add(args.ctypes.data, 1)
             panel, row = taken % panels, taken // panels * block
-            first, b = panel * TILE_COLUMNS, args[7] + panel * size
-            ahead, until = args[7] + following % panels * size, size if following < items else 0
-            scales, corrections = float32_at(args[8] + first * 4), int32_at(args[9] + first * 4)
-            bias = float32_at(args[10] + first * 4)
-            width, last = min(TILE_COLUMNS, num_columns - first), min(num_rows, row + block)
+            b, columns = packed + panel * size, told + panel * 3 * TILE_COLUMNS * 4
+            ahead, until = packed + following % panels * size, size if following < items else 0
+            width, last = min(TILE_COLUMNS, num_columns - panel * TILE_COLUMNS), min(num_rows, row + block)
             tiles = (last - row + TILE_ROWS - 1) // TILE_ROWS
             step = min(64, (TILE_COLUMNS * group + tiles - 1) // tiles)
+            is_whole = width == TILE_COLUMNS
             while row < last:
                 done = tile_height(last - row)
-                a = args[5] + row * steps * 4
-                int8_rows(done, group, ahead if until > 0 else b, step, a, steps * 4, b, to, TILE_COLUMNS * 4, steps)
+                whole = out + (row * num_columns + panel * TILE_COLUMNS) * 4
+                c, ldc = (whole, num_columns * 4) if is_whole else (edge, TILE_COLUMNS * 4)
+                int8_rows(
+                    done, group, ahead if until > 0 else b, step, x + row * steps * 4, steps * 4, b, x_scales + row * 4,
+                    columns, c, ldc, steps,
+                )  # fmt: skip
                 ahead, until = ahead + steps * step, until - steps * step
-                for m in range(done):
-                    out = float32_at(args[11] + ((row + m) * num_columns + first) * 4)
-                    for n in range(width):
-                        exact = types.float32(sums[m, n] - corrections[n])
-                        out[n] = exact * x_scales[row + m] * scales[n] + bias[n]
+                if not is_whole:
+                    take_edge(edge_values, float32_at(whole), done, width, num_columns)
                 row += done
 
     return kernel
@@ -129,10 +128,11 @@ class Int8Linear:
         self._pool = pool
         values, scales = quantize_rows(weight)
         self._packed = pack_panels(values, group)
-        self._scales = padded_columns(scales, self.out_features)
-        self._corrections = torch.zeros(self._scales.shape, dtype=torch.int32)
-        self._corrections[: self.out_features] = values.sum(1, dtype=torch.int32) * ZERO[group]
-        self._bias = padded_columns(bias, self.out_features)
+        corrections = torch.zeros(self._packed.shape[0] * TILE_COLUMNS, dtype=torch.int32)
+        corrections[: self.out_features] = values.sum(1, dtype=torch.int32) * ZERO[group]
+        by_column = [padded_columns(scales, self.out_features), padded_columns(bias, self.out_features)]
+        by_column.insert(1, corrections.view(torch.float32))
+        self._columns = torch.stack([told.view(-1, TILE_COLUMNS) for told in by_column], dim=1)
         self._steps = self._packed.shape[1]
         self._group = group
         row_bytes = self.in_features * STORED[group].itemsize
@@ -151,9 +151,7 @@ class Int8Linear:
             values.data_ptr(),
             scales.data_ptr(),
             self._packed.data_ptr(),
-            self._scales.data_ptr(),
-            self._corrections.data_ptr(),
-            self._bias.data_ptr(),
+            self._columns.data_ptr(),
             out.data_ptr(),
             self._row_block,
         )

@@ -36,7 +36,8 @@ from offgen.backends.cpu_simd import (
 from offgen.backends.cpu_tiles import KEYS
 
 TORCH_TYPES = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16, FLOAT16: torch.float16, INT8: torch.int8}
-TOKENS = 4  # tokens a worker takes at a time
+TOKENS = 4  # tokens a worker takes at a time; of many, whole tiles: two workers on one line of keys hinder each other
+MANY = 8 * KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,12 @@ def write_kernel(kind: int) -> Any:
         value_dim = (dim + KEYS - 1) // KEYS * KEYS
         normed, turned = np.empty(dim, np.float32), np.empty(dim, np.float32)
         normed_at, turned_at = float32_at(normed.ctypes.data), float32_at(turned.ctypes.data)
+        taken = KEYS if num_tokens >= MANY else TOKENS
         while True:
-            first = fetch_add(args.ctypes.data, TOKENS)
+            first = fetch_add(args.ctypes.data, taken)
             if first >= num_tokens:
                 break
-            for token in range(first, min(num_tokens, first + TOKENS)):
+            for token in range(first, min(num_tokens, first + taken)):
                 cos = float32_at(args[8] + positions[token] * args[9] * 4)
                 sin = float32_at(args[8] + (positions[token] * args[9] + half) * 4)
                 row = args[6] + token * args[7]

@@ -17,7 +17,7 @@ from numba import carray, cfunc, types
 
 from offgen.backends.cpu_pool import Pool
 from offgen.backends.cpu_simd import BFLOAT16, FLOAT16, FLOAT32, ITEMSIZE, fetch_add, float32_at
-from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, linear_rows, lines_ahead, tile_height
+from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, linear_rows, lines_ahead, take_edge, tile_height
 
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 ROW_BLOCK_BYTES = 512 * 1024  # half of a common second-level cache; the rest is for the panel
@@ -58,10 +58,7 @@ def linear_kernel(kind: int) -> Any:
                 linear_rows(done, kind, ahead if until > 0 else b, step, a, k * 4, b, start, c, ldc, k)
                 ahead, until = ahead + k * step, until - k * step
                 if not is_whole:
-                    target = float32_at(whole)
-                    for m in range(done):
-                        for n in range(width):
-                            target[m * num_columns + n] = edge_values[m, n]
+                    take_edge(edge_values, float32_at(whole), done, width, num_columns)
                 row += done
 
     return kernel

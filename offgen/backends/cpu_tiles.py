@@ -206,20 +206,35 @@ def sum_of_products(bd: Any, group: int, sums: Any, a: Any, b: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def int8_tile(
-    _: Any, num_rows: Any, group: Any, ahead: Any, step: Any, a: Any, lda: Any, b: Any, c: Any, ldc: Any, steps: Any
+    _: Any,
+    num_rows: Any,
+    group: Any,
+    ahead: Any,
+    step: Any,
+    a: Any,
+    lda: Any,
+    b: Any,
+    row_scales: Any,
+    columns: Any,
+    c: Any,
+    ldc: Any,
+    steps: Any,
 ) -> Any:
-    """C int32 = A [rows, steps * group] times one panel of B int8 [steps, TILE_COLUMNS, group]. Exact.
+    """C float32 = A [rows, steps * group] times one panel of B int8 [steps, TILE_COLUMNS, group], scaled back.
 
-    group   4: A is uint8 (needs VNNI); 2: A is int16
+    group       4: A is uint8 (needs VNNI); 2: A is int16
+    row_scales  address of a float32 a row
+    columns     address of [3, TILE_COLUMNS]: scales (float32), what is taken off the exact sums (int32), bias (float32)
 
-    Meanwhile memory from `ahead` on is fetched, `step` bytes (at most 64) for each of the steps.
+    C = float(sum - correction) * row scale * column scale + bias, in this order. Meanwhile memory from `ahead` on is
+    fetched, `step` bytes (at most 64) for each of the steps.
     """
     if not all(isinstance(given, types.IntegerLiteral) for given in (num_rows, group)):
         return None
     rows, size = literal_int(num_rows), literal_int(group)
 
     def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        _, _, ahead, fetched, a, lda, b, c, ldc, steps = args
+        _, _, ahead, fetched, a, lda, b, row_scales, told, c, ldc, steps = args
         ask = ask_ahead(bd, ahead, fetched, 1)
         panel = pointer(bd, b)
         a_rows = row_pointers(bd, a, lda, rows)
@@ -245,30 +260,46 @@ def int8_tile(
 
         zero = ir.Constant(VI32, [0] * LANES)
         flat = count_up(bd, steps, [zero] * (rows * TILE_VECTORS), body)
-        for m, row in enumerate(row_pointers(bd, c, ldc, rows)):
-            for n in range(TILE_VECTORS):
-                store(bd, flat[m * TILE_VECTORS + n], offset(bd, row, n * LANES * 4))
+        where, scales = pointer(bd, told), pointer(bd, row_scales)
+        for n in range(TILE_VECTORS):
+            at = n * LANES * 4
+            scale = load(bd, offset(bd, where, at), VF32, 4)
+            correction = load(bd, offset(bd, where, TILE_COLUMNS * 4 + at), VI32, 4)
+            bias = load(bd, offset(bd, where, 2 * TILE_COLUMNS * 4 + at), VF32, 4)
+            for m, row in enumerate(row_pointers(bd, c, ldc, rows)):
+                exact = bd.sitofp(bd.sub(flat[m * TILE_VECTORS + n], correction), VF32)
+                row_scale = splat(bd, load(bd, offset(bd, scales, 4 * m), F32, 4))
+                value = bd.fadd(bd.fmul(bd.fmul(exact, row_scale), scale), bias)
+                store(bd, value, offset(bd, row, at))
         return context.get_dummy_value()
 
-    return types.void(num_rows, group, *[types.int64] * 8), codegen
+    return types.void(num_rows, group, *[types.int64] * 10), codegen
 
 
 @njit(inline="always")
-def int8_rows(height, group, ahead, step, a, lda, b, c, ldc, steps):  # type: ignore[no-untyped-def]
+def int8_rows(height, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps):  # type: ignore[no-untyped-def]
     """The tile of any height up to TILE_ROWS."""
     if TILE_ROWS == 8 and height == 8:
-        int8_tile(8, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(8, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif TILE_ROWS == 8 and height == 7:
-        int8_tile(7, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(7, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif height == 6:
-        int8_tile(6, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(6, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif height == 5:
-        int8_tile(5, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(5, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif height == 4:
-        int8_tile(4, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(4, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif height == 3:
-        int8_tile(3, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(3, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     elif height == 2:
-        int8_tile(2, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(2, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
     else:
-        int8_tile(1, group, ahead, step, a, lda, b, c, ldc, steps)
+        int8_tile(1, group, ahead, step, a, lda, b, row_scales, columns, c, ldc, steps)
+
+
+@njit(inline="always")
+def take_edge(edge, out, num_rows, width, stride):  # type: ignore[no-untyped-def]
+    """Copy the columns that the last panel really has, from a whole tile into the result."""
+    for m in range(num_rows):
+        for n in range(width):
+            out[m * stride + n] = edge[m, n]
