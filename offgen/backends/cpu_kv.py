@@ -24,6 +24,7 @@ from offgen.backends.cpu_simd import (
     FLOAT16,
     FLOAT32,
     INT8,
+    ITEMSIZE,
     bits_of_float32,
     fetch_add,
     float32_at,
@@ -31,6 +32,7 @@ from offgen.backends.cpu_simd import (
     half_bits,
     int8_at,
     int32_at,
+    prefetch_to_write,
     uint16_at,
 )
 from offgen.backends.cpu_tiles import KEYS
@@ -122,6 +124,20 @@ def store_head(x, base, first, step, scale_base, scale_at, count, kind):  # type
             small[i * step] = types.int8(types.int32(np.rint(x[i] / divisor)))
 
 
+@njit
+def ask_for_slot(slot, groups, block_size, run, dim, value_dim, item, keys, values):  # type: ignore[no-untyped-def]
+    """Ask for the lines that a token is about to be written to: in a tile of keys, one for each value of a head."""
+    block, place = slot // block_size, slot % block_size
+    for g in range(groups):
+        head_at = (block * groups + g) * block_size
+        tile = keys + (head_at + place // run * run) * dim * item
+        for line in range(0, run * dim * item, 64):
+            prefetch_to_write(tile + line)
+        row = values + (head_at + place) * value_dim * item
+        for line in range(0, value_dim * item, 64):
+            prefetch_to_write(row + line)
+
+
 @cache
 def write_kernel(kind: int) -> Any:
     """Split, norm, rotate and store. Arguments (addresses; 0 where there is nothing):
@@ -137,16 +153,21 @@ def write_kernel(kind: int) -> Any:
         half, eps = args[9] // 2, float_of(args[14])
         positions, slots = int32_at(args[10]), int32_at(args[11])
         q_norm, k_norm = float32_at(args[12]), float32_at(args[13])
-        run = KEYS if block_size % KEYS == 0 else 1
+        run, item = KEYS if block_size % KEYS == 0 else 1, ITEMSIZE[kind]
         value_dim = (dim + KEYS - 1) // KEYS * KEYS
         normed, turned = np.empty(dim, np.float32), np.empty(dim, np.float32)
         normed_at, turned_at = float32_at(normed.ctypes.data), float32_at(turned.ctypes.data)
-        taken = KEYS if num_tokens >= MANY else TOKENS
+        taken, asked = KEYS if num_tokens >= MANY else TOKENS, np.int64(-1)
         while True:
             first = fetch_add(args.ctypes.data, taken)
             if first >= num_tokens:
                 break
-            for token in range(first, min(num_tokens, first + taken)):
+            last = min(num_tokens, first + taken)
+            for token in range(first, last):
+                for ahead in range(token if token == first else token + 1, min(last, token + 2)):
+                    if slots[ahead] >= 0 and slots[ahead] // KEYS != asked:
+                        asked = np.int64(slots[ahead]) // KEYS
+                        ask_for_slot(slots[ahead], groups, block_size, run, dim, value_dim, item, args[16], args[17])
                 cos = float32_at(args[8] + positions[token] * args[9] * 4)
                 sin = float32_at(args[8] + (positions[token] * args[9] + half) * 4)
                 row = args[6] + token * args[7]

@@ -244,23 +244,27 @@ def widened(_: Any, kind: Any, address: Any) -> Any:
     return types.float32(kind, types.int64), codegen
 
 
-def emit_prefetch(bd: Any, where: Any) -> None:
-    """Ask for the cache line at a pointer, into the second-level cache."""
+def emit_prefetch(bd: Any, where: Any, *, to_write: bool = False) -> None:
+    """Ask for the cache line at a pointer: into the second-level cache, or into the first to be written."""
     name = "llvm.prefetch.p0"
     kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
     function = bd.module.globals.get(name) or ir.Function(bd.module, kind, name)
-    bd.call(function, [where, I32(0), I32(2), I32(1)])
+    bd.call(function, [where, I32(int(to_write)), I32(3 if to_write else 2), I32(1)])
 
 
-@intrinsic
-def prefetch(_: Any, address: Any) -> Any:
-    """Ask for the cache line at an address, into the second-level cache."""
+def _prefetch(to_write: bool) -> Any:
+    @intrinsic
+    def ask(_: Any, address: Any) -> Any:
+        def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
+            emit_prefetch(bd, pointer(bd, args[0]), to_write=to_write)
+            return context.get_dummy_value()
 
-    def codegen(context: Any, bd: Any, signature: Any, args: Any) -> Any:
-        emit_prefetch(bd, pointer(bd, args[0]))
-        return context.get_dummy_value()
+        return types.void(types.int64), codegen
 
-    return types.void(types.int64), codegen
+    return ask
+
+
+prefetch, prefetch_to_write = _prefetch(False), _prefetch(True)
 
 
 @intrinsic
