@@ -11,7 +11,7 @@ from offgen.checkpoints import resolve
 from offgen.config import EngineConfig, engine_options
 from offgen.config.job import Given, build, unknown_key
 from offgen.config.option import options_of
-from offgen.engine import open_engine
+from offgen.engine import open_engine, prepare
 from offgen.models import load_config
 from offgen.records import Completion, Prompt, Row
 from offgen.sampling.params import SamplingParams, from_dict
@@ -48,6 +48,7 @@ class Engine:
         **options: Any,
     ) -> None:
         engine = _engine_config(options)
+        prepare(engine_options(engine))
         checkpoint = resolve(model, revision=revision, tokenizer=tokenizer)
         self._tokenizer = load_tokenizer(checkpoint.tokenizer_folder)
         self._options = PromptOptions(chat=chat, system=system)

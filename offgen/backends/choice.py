@@ -50,8 +50,10 @@ def open_backend(
         return _triton(where, dtype, quantization, kv_cache_dtype, batch_invariant=bool(batch_invariant))
     if attention_backend not in ("auto", "cpu"):
         raise UsageError(f"attention backend {attention_backend!r} does not run on the CPU", hint="cpu")
+    from offgen.backends import compile_ahead
     from offgen.backends.compile_cache import use_compile_cache
 
+    compile_ahead.finish()
     use_compile_cache()  # before the import: it says where compiled kernels are looked for
     from offgen.backends.cpu import CpuBackend
 

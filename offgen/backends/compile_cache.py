@@ -17,7 +17,18 @@ import numba
 
 def use_compile_cache() -> None:
     """Point Numba at the cache folder. To be called before a kernel module is imported."""
-    numba.config.CACHE_DIR = str(_writable(cache_root() / f"numba-{_source_hash()}"))
+    numba.config.CACHE_DIR = str(kernel_cache() or tempfile.mkdtemp(prefix="offgen-numba-"))
+
+
+def kernel_cache() -> Path | None:
+    """The folder that outlives this process; None if it cannot be written, as in a read-only home."""
+    folder = cache_root() / f"numba-{_source_hash()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return None
 
 
 def cache_root() -> Path:
@@ -35,12 +46,3 @@ def _source_hash() -> str:
     for path in sorted(Path(__file__).parent.glob("cpu*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:  # a read-only home: compile for this process only
-        return Path(tempfile.mkdtemp(prefix="offgen-numba-"))

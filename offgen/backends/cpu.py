@@ -15,9 +15,10 @@ import torch.nn.functional as F
 
 from offgen.backends import cpu_kv
 from offgen.backends.base import Arrived, AttentionInputs, AttentionSpec, Download, KVCache, Linear
+from offgen.backends.cpu_attention import attention_kernel
 from offgen.backends.cpu_cache_ops import SMALL, CacheOps, as_dtype, as_float32
-from offgen.backends.cpu_int8 import Int8Linear
-from offgen.backends.cpu_linear import PackedLinear
+from offgen.backends.cpu_int8 import GROUP, Int8Linear, int8_kernel
+from offgen.backends.cpu_linear import PackedLinear, linear_kernel
 from offgen.backends.cpu_pool import Moving, Pool, float_bits
 from offgen.backends.cpu_program import Replayed
 from offgen.backends.cpu_rows import (
@@ -61,6 +62,20 @@ class CpuBackend:
         self._cache_ops = CacheOps(self._pool)
         self._is_quantized = quantization == "int8"
         self._kv_kind = KV_KINDS.get(kv_cache_dtype, INT8 if self._is_quantized else STORED[dtype])
+
+    def compile_kernels(self, part: int) -> None:
+        """Compile, into the cache, what most models need: attention (part 0), or all the rest (part 1)."""
+        if part == 0:
+            attention_kernel(self._kv_kind)
+            return
+        cpu_kv.write_kernel(self._kv_kind)
+        gated_kernel(SILU)
+        for stored_as in {STORED[self.dtype], BFLOAT16}:
+            embedding_kernel(stored_as)
+        if self._is_quantized:
+            int8_kernel(GROUP)
+        else:
+            linear_kernel(STORED[self.dtype])
 
     # weights
 

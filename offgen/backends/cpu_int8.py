@@ -15,6 +15,7 @@ import torch
 from numba import carray, cfunc, njit, types
 from offgen_kernels.reference import quantize_rows
 
+from offgen.backends.cpu_int8_tiles import int8_rows
 from offgen.backends.cpu_linear import ROW_BLOCK_BYTES, pack_panels, padded_columns
 from offgen.backends.cpu_pool import Pool
 from offgen.backends.cpu_simd import (
@@ -27,7 +28,7 @@ from offgen.backends.cpu_simd import (
     int16_at,
     uint8_at,
 )
-from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, int8_rows, take_edge, tile_height
+from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, take_edge, tile_height
 
 HAS_VNNI = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 FOURS, PAIRS = 4, 2  # neighbours in k that one instruction multiplies and sums

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numba import carray, cfunc, types
 
+from offgen.backends import cpu_pages
 from offgen.backends.cpu_pool import Pool
 from offgen.backends.cpu_simd import BFLOAT16, FLOAT16, FLOAT32, ITEMSIZE, fetch_add, float32_at
 from offgen.backends.cpu_tiles import TILE_COLUMNS, TILE_ROWS, linear_rows, lines_ahead, take_edge, tile_height
@@ -98,7 +99,7 @@ def pack_panels(weight: torch.Tensor, group: int) -> torch.Tensor:
     """[N, K] -> [ceil(N / TILE_COLUMNS), ceil(K / group), TILE_COLUMNS, group], padded with zeros."""
     num_columns, k = weight.shape
     panels, steps = -(-num_columns // TILE_COLUMNS), -(-k // group)
-    packed = torch.empty(panels, steps, TILE_COLUMNS, group, dtype=weight.dtype)
+    packed = cpu_pages.empty(panels, steps, TILE_COLUMNS, group, dtype=weight.dtype)
     for panel, columns in zip(
         packed, torch.split(weight, TILE_COLUMNS), strict=True
     ):  # no second copy of the whole weight

@@ -1,4 +1,4 @@
-"""The engine: one model, many rows at once. `open_engine` loads torch; `EngineOptions` and `echo` do not."""
+"""The engine: one model, many rows at once. `open_engine` and `prepare` load torch; `EngineOptions`, `echo` do not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from offgen.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from offgen.engine.engine import Engine
-    from offgen.engine.opening import open_engine
+    from offgen.engine.opening import open_engine, prepare
 
-__all__ = ["Engine", "EngineOptions", "open_engine"]
+__all__ = ["Engine", "EngineOptions", "open_engine", "prepare"]
 
 
 # turns that an idle OpenMP thread spins, about 30 microseconds: longer than the pause between two kernels. GNU's own
@@ -26,11 +26,11 @@ def _wait_briefly() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "open_engine":
+    if name in ("open_engine", "prepare"):
         _wait_briefly()
-        from offgen.engine.opening import open_engine
+        from offgen.engine import opening
 
-        return open_engine
+        return getattr(opening, name)
     if name == "Engine":
         from offgen.engine.engine import Engine
 

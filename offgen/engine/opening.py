@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from offgen.backends import Backend, open_backend
+import torch
+
+from offgen.backends import Backend, compile_ahead, open_backend
 from offgen.engine.engine import Engine
 from offgen.engine.kv_cache import Sizing, plan_memory, take_pool
 from offgen.engine.model_runner import ModelRunner
@@ -15,6 +17,16 @@ from offgen.models.base import Model
 from offgen.scheduling.config import SchedulerConfig
 from offgen.scheduling.scheduler import Scheduler
 from offgen.stats.engine import EngineStats
+
+
+def prepare(options: EngineOptions) -> None:
+    """Begin what takes long and needs no model: where a CPU will do the work, its kernels are compiled if need be."""
+    if options.attention_backend not in ("auto", "cpu") or options.device not in ("auto", "cpu"):
+        return
+    if options.device == "cpu" or not torch.cuda.is_available():
+        compile_ahead.start(
+            dtype=options.dtype, quantization=options.quantization, kv_cache_dtype=options.kv_cache_dtype
+        )
 
 
 def open_engine(

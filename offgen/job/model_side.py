@@ -69,6 +69,14 @@ class ModelSide:
     notes: tuple[str, ...] = ()
 
 
+def prepare_model(config: JobConfig) -> None:
+    """Begin what the job will wait for once its model is chosen."""
+    if config.model.model != ECHO:
+        from offgen.engine import prepare
+
+        prepare(engine_options(config.engine))
+
+
 def choose_model(config: JobConfig, rows: Input) -> ModelSide:
     """Find the model, its tokenizer and its sampling defaults, and check that the input has the prompt's columns.
 

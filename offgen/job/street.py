@@ -20,7 +20,7 @@ from offgen.job.heartbeat import Heartbeat
 from offgen.job.identity import announcement, engine_note, fingerprint, prompt_note, run_record
 from offgen.job.interrupts import Interrupts, Stopped
 from offgen.job.metrics import Metrics, open_metrics
-from offgen.job.model_side import ModelSide, Serving, choose_model
+from offgen.job.model_side import ModelSide, Serving, choose_model, prepare_model
 from offgen.job.prefetch import Prefetch
 from offgen.job.rows import count_ahead, first_row, input_of, is_live, output_of, selection_of
 from offgen.stats.progress import Progress
@@ -72,6 +72,7 @@ class Checked:
 def _check(config: JobConfig) -> Checked:
     try:
         rows = input_of(config)
+        prepare_model(config)
         model = choose_model(config, rows)
         output = output_of(config, model, rows)
         first = first_row(rows, model, config)
