@@ -1,4 +1,4 @@
-"""The tile of 8-bit linear layers: integer sums in registers, scaled back before they leave. Knows one panel, no threads.
+"""The tile of 8-bit linear layers: integer sums in registers, scaled back before they leave. Knows one panel.
 
 Sums are exact, so a row's bits do not depend on the tile's height, nor on how many neighbours in k are taken at once.
 """
