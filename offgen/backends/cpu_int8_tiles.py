@@ -53,6 +53,21 @@ def sum_of_products(bd: Any, group: int, sums: Any, a: Any, b: Any) -> Any:
     return bd.add(sums, bd.add(high, low))
 
 
+def store_scaled(bd: Any, sums: list[Any], row_scales: Any, columns: Any, targets: list[Any]) -> None:
+    """Store a tile's sums, row by row [TILE_VECTORS] each, as int8_tile says: corrected, scaled, and with the bias."""
+    where, scales = pointer(bd, columns), pointer(bd, row_scales)
+    for n in range(TILE_VECTORS):
+        at = n * LANES * 4
+        scale = load(bd, offset(bd, where, at), VF32, 4)
+        correction = load(bd, offset(bd, where, TILE_COLUMNS * 4 + at), VI32, 4)
+        bias = load(bd, offset(bd, where, 2 * TILE_COLUMNS * 4 + at), VF32, 4)
+        for m, target in enumerate(targets):
+            exact = bd.sitofp(bd.sub(sums[m * TILE_VECTORS + n], correction), VF32)
+            row_scale = splat(bd, load(bd, offset(bd, scales, 4 * m), F32, 4))
+            value = bd.fadd(bd.fmul(bd.fmul(exact, row_scale), scale), bias)
+            store(bd, value, offset(bd, target, at))
+
+
 @intrinsic(prefer_literal=True)
 def int8_tile(
     _: Any,
@@ -109,17 +124,7 @@ def int8_tile(
 
         zero = ir.Constant(VI32, [0] * LANES)
         flat = count_up(bd, steps, [zero] * (rows * TILE_VECTORS), body)
-        where, scales = pointer(bd, told), pointer(bd, row_scales)
-        for n in range(TILE_VECTORS):
-            at = n * LANES * 4
-            scale = load(bd, offset(bd, where, at), VF32, 4)
-            correction = load(bd, offset(bd, where, TILE_COLUMNS * 4 + at), VI32, 4)
-            bias = load(bd, offset(bd, where, 2 * TILE_COLUMNS * 4 + at), VF32, 4)
-            for m, row in enumerate(row_pointers(bd, c, ldc, rows)):
-                exact = bd.sitofp(bd.sub(flat[m * TILE_VECTORS + n], correction), VF32)
-                row_scale = splat(bd, load(bd, offset(bd, scales, 4 * m), F32, 4))
-                value = bd.fadd(bd.fmul(bd.fmul(exact, row_scale), scale), bias)
-                store(bd, value, offset(bd, row, at))
+        store_scaled(bd, flat, row_scales, told, row_pointers(bd, c, ldc, rows))
         return context.get_dummy_value()
 
     return types.void(num_rows, group, *[types.int64] * 10), codegen
