@@ -1,7 +1,7 @@
 """offgen and a peer in turn on the same machine: `python -m benchmarks.compare chat_mix openvino --model FOLDER`.
 
-Each run is a process of its own, A B A B …; prints medians, their ratio and peak memory beside the machine's GEMM
-limit, and appends every run to benchmarks/results/.
+Each run is a process of its own, A B A B …; prints medians, their ratio, peak memory and the share of the machine's
+float32 GEMM limit (whatever the precision of the run), and appends every run to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import workloads
 from benchmarks.peers.install import python_of
+from benchmarks.work import linear_flop
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -56,23 +58,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quantization", default="none")
     parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument(
-        "--gflop-per-token", type=float, default=0.233, help="of the model's linears, prompt or output (SmolLM2-135M)"
-    )
     options = parser.parse_args()
     extra = ["--quantization", options.quantization]
     ours = [*extra, "--kv-cache-dtype", options.kv_cache_dtype]
     limit = gemm_limit()
+    gflop = linear_flop(workloads.load(options.workload), Path(options.model)) / 1e9
     runs: dict[str, list[Run]] = {}
     for _ in range(options.repeats):
         for engine, flags in (("offgen", ours), (options.peer, extra)):
             if engine:
-                runs.setdefault(engine, []).append(run(engine, options.workload, options.model, flags))
-                _keep(runs[engine][-1], limit)
-    _show(options.workload, runs, limit)
+                done = run(engine, options.workload, options.model, flags)
+                runs.setdefault(engine, []).append(done)
+                _keep(done, limit, gflop / done["run_s"] / limit)
+    _show(options.workload, runs, limit, gflop)
 
 
-def _keep(result: Run, limit: float) -> None:
+def _keep(result: Run, limit: float, share: float) -> None:
     RESULTS.mkdir(exist_ok=True)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
@@ -82,6 +83,7 @@ def _keep(result: Run, limit: float) -> None:
         "commit": commit.stdout.strip(),
         "machine": f"{_processor()}, {os.cpu_count()} cores",
         "gemm_gflops": round(limit),
+        "gemm_share": round(share, 3),
         **{key: value for key, value in result.items() if key != "rows_sha"},
     }
     with (RESULTS / "cpu.jsonl").open("a", encoding="utf-8") as lines:
@@ -98,20 +100,23 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def _show(workload: str, runs: dict[str, list[Run]], limit: float) -> None:
+def _show(workload: str, runs: dict[str, list[Run]], limit: float, gflop: float) -> None:
     medians: dict[str, float] = {}
     for engine, results in runs.items():
         rates = [r["output_tokens_per_s"] for r in results]
         medians[engine] = statistics.median(rates)
+        share = gflop / statistics.median(r["run_s"] for r in results) / limit
         print(
             f"{workload:14} {engine:12} {medians[engine]:8.1f} tokens/s  ({min(rates):.0f}-{max(rates):.0f})  "
-            f"load {results[-1]['load_s']:6.1f} s  peak {max(r['peak_rss_mb'] for r in results):5d} MB"
+            f"{share:4.0%} of the GEMM limit  load {results[-1]['load_s']:6.1f} s  "
+            f"peak {max(r['peak_rss_mb'] for r in results):5d} MB"
         )
     if len(medians) == 2:
         ours, theirs = medians.values()
         same = sum(a == b for a, b in zip(*(r[-1]["rows_sha"] for r in runs.values()), strict=True))
         num_rows = len(runs["offgen"][-1]["rows_sha"])
-        print(f"{workload:14} ratio {ours / theirs:.2f}; same tokens in {same} of {num_rows} rows; {limit:.0f} GFLOP/s")
+        print(f"{workload:14} ratio {ours / theirs:.2f}; same tokens in {same} of {num_rows} rows")
+    print(f"{workload:14} {gflop:.0f} GFLOP of linears; a large float32 product here: {limit:.0f} GFLOP/s")
 
 
 if __name__ == "__main__":
